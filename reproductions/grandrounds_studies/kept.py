@@ -54,6 +54,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("split", "seed"): None,
     ("split", "without"): [],
     ("split", "keep_setup"): False,
+    ("engine", "keep_states"): 256,
     ("train", "objective"): None,
     ("train", "objective_options"): {},
 }

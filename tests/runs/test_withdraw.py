@@ -38,6 +38,11 @@ def start(table: Table, out, **changes) -> Run:
     return gr.run(gr.Experiment.parse(values), table=table, out=out)
 
 
+def note_round(event, rounds: list[int]) -> None:
+    if event["event"] == "round":
+        rounds.append(event["round"])
+
+
 @pytest.fixture(scope="module")
 def table() -> Table:
     return own_ward(patients([40, 50, 30, 45]), "c")
@@ -137,7 +142,7 @@ def test_an_interrupted_withdrawal_is_continued(table, tmp_path):
         withdraw(run, "c", table=table, progress=stop)
     assert read_withdrawn(run.folder) is None
     rounds = []
-    done = withdraw(run, "c", table=table, progress=lambda e: rounds.append(e.get("round")) if e["event"] == "round" else None)
+    done = withdraw(run, "c", table=table, progress=lambda e: note_round(e, rounds))
     assert rounds == [3, 4]
     never = start(table.take(table.columns["hospital"] != "c"), tmp_path / "n")
     assert done.mark.valid.model == model_digest(never.model.theta)
@@ -175,3 +180,54 @@ def test_sums_over_fewer_than_three_sites_are_refused(tmp_path):
     run = gr.run(gr.Experiment.parse({"data": COLUMNS, "method": {"name": "glm"}}), table=rows, out=tmp_path / "g")
     with refused("too-few-sites"):
         withdraw(run, "a", table=rows)
+
+
+def kept(table: Table, out, **changes) -> Run:
+    return start(table, out, **{"method": {"rounds": 5}, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train": {"optimizer": "adam", "lr": 0.01, "keep_optimizer": True}},
+        {"method": {"name": "fedadam", "rounds": 5}, "engine": {"wire": True}},
+    ],
+    ids=["kept optimizer", "server optimizer, messages"],
+)
+def test_with_the_setup_kept_the_model_is_that_of_a_run_in_which_the_site_left(table, tmp_path, changes):
+    engine = changes.get("engine", {})
+    run = kept(table, tmp_path / "a", **{**changes, "engine": {**engine, "absences": {"c": [1, 2]}}})
+    rounds = []
+    done = withdraw(run, "c", keep_setup=True, table=table, progress=lambda e: note_round(e, rounds))
+    assert rounds == [3, 4, 5]
+    left = kept(table, tmp_path / "l", **{**changes, "engine": {**engine, "absences": {"c": [1, 5]}}})
+    assert model_digest(done.run.model.theta) == model_digest(left.model.theta) != done.facts.repeats.model
+    assert "c" not in done.run.summary["per_site"]
+    assert any("reference rows are kept" in line for line in done.run.summary["warnings"])
+    assert done.cost()["repetition"]["rounds"] == 3
+    result = audit(done.run.folder, deep=True)
+    assert not result.fails, result.findings
+
+
+def test_a_site_that_was_selected_late_leaves_at_the_round_of_its_first_selection(table, tmp_path):
+    method = {"rounds": 6, "select": {"rule": "random", "fraction": 0.5}}
+    run = kept(table, tmp_path / "a", method=method)
+    asked = {r["round"]: r["decision"]["asked"] for r in run.rounds}
+    site, first = max(((s, min(r for r in asked if s in asked[r])) for s in "abcd"), key=lambda found: found[1])
+    assert first > 1, asked
+    done = withdraw(run, site, keep_setup=True, table=table)
+    left = kept(table, tmp_path / "l", method=method, engine={"absences": {site: [first, 6]}})
+    assert model_digest(done.run.model.theta) == model_digest(left.model.theta)
+    assert done.facts.from_round == first
+    assert any("set-up statistics, which are kept" in line for line in done.run.summary["withdrawal"]["remains"])
+
+
+def test_a_run_without_the_checkpoint_says_which_file_is_missing(table, tmp_path):
+    run = kept(table, tmp_path / "a", engine={"absences": {"c": [1, 2]}, "keep_states": 0})
+    with refused("no-checkpoint", match="before-0003.safetensors is missing.*engine.keep_states"):
+        withdraw(run, "c", keep_setup=True, table=table)
+    with refused("cannot-keep-setup", match="counted from round 1"):
+        withdraw(run, "a", keep_setup=True, table=table)
+    assert not (tmp_path / "a-without-c").exists()
+    with refused("needs-earlier-run"):
+        start(table, tmp_path / "k", split={"keep_setup": True})

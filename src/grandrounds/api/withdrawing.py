@@ -16,6 +16,7 @@ def withdraw(
     run: Run | str | Path,
     site: str | int,
     *,
+    keep_setup: bool = False,
     out: str | Path | None = None,
     table: Any = None,
     progress: RunProgress = None,
@@ -25,6 +26,8 @@ def withdraw(
     Args:
         run: The run, or its folder.
         site: The site's name, or the number that its name ends with.
+        keep_setup: Go on from the checkpoint before the site counted first. Its influence remains in the set-up statistics
+            (scales, fill-in values, categories, reference rows), and the record says so.
         out: The folder of the repeated run; by default RUN-without-SITE.
         table: The rows again, where the run was made from a data frame.
         progress: As in `gr.run`.
@@ -45,4 +48,5 @@ def withdraw(
 
     found = run if isinstance(run, Run) else Run(Path(run))
     with run_progress(progress) as report:
-        return repeat_without(found, site, out=None if out is None else Path(out), table=table, progress=report)
+        place = None if out is None else Path(out)
+        return repeat_without(found, site, keep_setup=keep_setup, out=place, table=table, progress=report)

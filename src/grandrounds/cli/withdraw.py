@@ -24,10 +24,19 @@ def withdraw(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     site: Annotated[str, typer.Option(help="The site that withdraws; 3 is site-03.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the repeated run (default: RUN-without-SITE).")] = None,
+    keep_setup: Annotated[
+        bool,
+        typer.Option(
+            "--keep-setup",
+            help="Repeat only the rounds since the site first counted. Its influence remains in the set-up statistics, and "
+            "the record says so.",
+        ),
+    ] = False,
     prove: Annotated[
         bool,
         typer.Option(
-            "--prove", help="Attack both models by membership inference, with held-back rows of the site as non-members."
+            "--prove",
+            help="Attack both models by membership inference, with held-back rows of the site as non-members.",
         ),
     ] = False,
     trust_code: TrustCode = False,
@@ -48,7 +57,8 @@ def withdraw(
     from grandrounds.runs.withdraw import withdraw as repeat_without
 
     with Watch(Terminal(stderr=True), quiet=quiet or as_json) as progress:
-        done = repeat_without(Run(run, trust_code=trust_code, withdrawn=True), site, out=out, progress=progress)
+        finished_run = Run(run, trust_code=trust_code, withdrawn=True)
+        done = repeat_without(finished_run, site, keep_setup=keep_setup, out=out, progress=progress)
     proof = _prove(done) if prove else None
     if as_json:
         values = {**done.mark.to_dict(), "facts": done.facts.to_dict(), "cost": done.cost()}
@@ -81,7 +91,9 @@ def _lines(done: Withdrawal) -> list[str]:
     if done.facts.remains:
         lines += [f"warning: {sentence}" for sentence in done.facts.remains]
     else:
-        lines.append(f"influence: none; every scale, category, reference row and round was made again without {done.site}")
+        lines.append(
+            f"influence: none; every scale, category, reference row and round was made again without {done.site}"
+        )
     lines.append(f"cost: {cost('repetition')}; the earlier run: {cost('earlier run')}")
     if (privacy := done.privacy_sentence()) is not None:
         lines.append(f"privacy: {privacy}")

@@ -435,6 +435,7 @@ class EngineSettings(Settings):
     deadline: float | None
     speed_spread: float
     absences: Settings
+    keep_states: int
     faults: FaultSettings
 
 

@@ -171,10 +171,42 @@ class Checkpoint:
             size = f.tell()
         rest = self._move_totals(arrays)
         moved = {"totals": self._totals} if self._totals else {}
-        save(self.state_file, rest, {"schema": SCHEMA, "journal": size, **moved, **facts})
+        self.write_state(rest, {"schema": SCHEMA, "journal": size, **moved, **facts})
         for path in self.folder.glob("totals-*.safetensors"):
             if path.name not in self._totals:
                 path.unlink(missing_ok=True)
+
+    def write_state(self, arrays: Mapping[str, Array], facts: Mapping[str, object]) -> None:
+        """Replace the state in one step; `facts` name the length of the journal."""
+        save(self.state_file, arrays, dict(facts))
+
+    def file_before(self, round: int) -> Path:
+        """Return the file with the state before a round in which a site counted first."""
+        return self.folder / f"before-{round:04d}.safetensors"
+
+    def keep_state(self, round: int, *, limit: int) -> None:
+        """Keep the state before a round, while all such files together have at most `limit` bytes.
+
+        The state is replaced by a rename, so a second name keeps its bytes and costs no time.
+        """
+        file = self.file_before(round)
+        if file.exists() or not self.state_file.exists():
+            return
+        kept = sum(path.stat().st_size for path in self.folder.glob("before-*.safetensors"))
+        if kept + self.state_file.stat().st_size > limit:
+            return
+        try:
+            os.link(self.state_file, file)
+        except OSError:  # this file system has no hard links
+            write_atomic(file, read_file(self.state_file), durable=False)
+
+    def read_before(self, round: int) -> Snapshot:
+        """Read the state before a round in which a site counted first.
+
+        Raises:
+            BadInput: The file is missing or damaged.
+        """
+        return self._snapshot(self.file_before(round), *load(self.file_before(round)))
 
     def _move_totals(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         """Move totals to a file of their own where they are large; return the arrays that stay in the state."""
@@ -200,19 +232,22 @@ class Checkpoint:
         """Read the last finished round; None before the first."""
         if not self.state_file.is_symlink() and not self.state_file.exists():
             return None
-        arrays, facts = self._load_state()
+        snapshot = self._snapshot(self.state_file, *self._load_state())
+        self._totals = dict(snapshot.facts.get("totals", {}))
+        return snapshot
+
+    @staticmethod
+    def _snapshot(file: Path, arrays: Mapping[str, Array], facts: Any) -> Snapshot:
+        """Check the content of a file with a state."""
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
             raise BadInput(
-                f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed",
-                code="other-version",
+                f"{file} was written by another version of Grand Rounds and cannot be resumed", code="other-version"
             )
         fault = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
         if fault or "served/model" not in arrays:
             raise BadInput(
-                f"{self.state_file} is damaged: {fault or 'its model'} is missing or of the wrong kind",
-                code="damaged-file",
+                f"{file} is damaged: {fault or 'its model'} is missing or of the wrong kind", code="damaged-file"
             )
-        self._totals = dict(facts.get("totals", {}))
         return Snapshot(arrays, facts)
 
     def _load_state(self) -> tuple[dict[str, Array], Any]:

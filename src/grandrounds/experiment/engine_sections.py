@@ -54,6 +54,13 @@ class Engine(Section):
         description="rounds (first, last) without a site: { site-02 = [1, 3], site-05 = [[2, 4], [8, 99]] }. site-02 joins in "
         "round 4; site-05 returns once and then leaves; absent sites are still evaluated",
     )
+    keep_states: int = Field(
+        256,
+        ge=0,
+        le=1_000_000,
+        description="disk space in MiB for states before rounds in which a site counts first, from which `rounds withdraw "
+        "--keep-setup` continues; 0: none is kept",
+    )
     faults: FaultSettings = FaultSettings()
 
     @field_validator("absences", mode="before")

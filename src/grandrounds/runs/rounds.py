@@ -93,6 +93,7 @@ class Rounds:
     context: RunContext
     overspent: Exception | None = None
     _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # scores that are in no record yet, by round
+    _counted: set[str] = field(default_factory=set)  # sites whose answer counted in some round
 
     @cached_property
     def _encoding(self) -> dict[str, Any]:
@@ -108,6 +109,8 @@ class Rounds:
         method = build_method(plan.method, plan.train)
         if method.scores_rounds:
             self._score_again(state)
+        for record in self.context.checkpoint.records():
+            self._counted |= set(record["decision"]["asked"]) - set(record["decision"]["missing"])
         while state.round < plan.method.rounds and not state.stopped:
             r = state.round + 1
             server = replace(base, round=r, **state.known(), combiner=join(), present=there(plan, base.sites, r))
@@ -200,6 +203,7 @@ class Rounds:
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.context.engine.arrays().items()}}
         values = plain({**record, "decision": decision.to_dict()})
         values |= self.context.recorder.facts(r, outcome.assignment, values.get("explanation"))
+        self._keep_state(r, set(asked_sites) - set(missing))
         self.context.checkpoint.write(values, arrays, facts)
         self.context.recorder.enter(RoundRecord.from_dict(values))
         self.context.progress(
@@ -213,6 +217,13 @@ class Rounds:
                 "seconds": seconds,
             }
         )
+
+    def _keep_state(self, r: int, answered: set[str]) -> None:
+        """Keep the state before a round in which a site counts first: the run may be repeated from there without the site."""
+        if r > 1 and answered - self._counted:
+            limit = int(self.context.plan.engine.get("keep_states", 256))  # plans of earlier versions do not say
+            self.context.checkpoint.keep_state(r, limit=limit << 20)
+        self._counted |= answered
 
     def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, object]:
         """Return the privacy spending of a finished round, for its Decision."""

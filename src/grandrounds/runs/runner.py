@@ -74,6 +74,7 @@ from grandrounds.runs.rounds import Rounds
 from grandrounds.runs.setup import set_up_run
 from grandrounds.runs.state import State
 from grandrounds.runs.venue import Simulation, Venue
+from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.tasks import open_classes
 
 
@@ -120,6 +121,12 @@ class _Runner:
 
     def run(self, *, resume: bool) -> None:
         """Set the run up, train all rounds, and finalize it."""
+        if not resume and self.plan.split.get("keep_setup", False):
+            raise BadInput(
+                "split.keep_setup = true goes on from a checkpoint of an earlier run: use `rounds withdraw RUN --site NAME "
+                "--keep-setup`, or leave it out",
+                code="needs-earlier-run",
+            )
         snapshot = self.checkpoint.read() if resume else None
         charges = self._check_charges(snapshot) if resume else {}
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
@@ -157,7 +164,7 @@ class _Runner:
         data, stack = context.consortium.data, context.consortium.stack
         sites = [name for name in stack.names if name != POOL]
         doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
-        context.warn(*context.setup.warnings, *doubts, *few)
+        context.warn(*context.setup.warnings, *doubts, *few, *self._remains())
         context.warn(*left_alone(plan), *context.recorder.warnings, *([self.unstored] if self.unstored else []))
         self._announce(snapshot)
         model = self._own_model()
@@ -180,6 +187,11 @@ class _Runner:
         context.heat_maps = self._maps(model)
         context.local_scores = LocalScores.of(plan, context.setup.rows)
         return model, state
+
+    def _remains(self) -> tuple[str, ...]:
+        """State the influence of a site that withdrew, where the set-up with it is kept."""
+        repetition = Repetition.read(self.folder.checkpoint)
+        return () if repetition is None else repetition.remains
 
     def _hide(self) -> None:
         """Start secure aggregation: from here on the server receives sums only, and sites know their peers."""

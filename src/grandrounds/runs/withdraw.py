@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +28,13 @@ from grandrounds.methods import is_exact
 from grandrounds.methods.exact.exchange import FEWEST_SITES
 from grandrounds.runs.context import Progress
 from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.kept_setup import check_kept_setup, describe_remains, start_from_checkpoint
 from grandrounds.runs.ledger import NEEDED_PACKAGES, SERVER, is_installed
 from grandrounds.runs.run import Run, as_rows
 from grandrounds.runs.runner import execute_plan
 from grandrounds.runs.withdrawal import (
     AGAIN,
-    FACTS,
+    KEPT,
     OtherRun,
     Repetition,
     Withdrawn,
@@ -95,6 +97,7 @@ def withdraw(
     run: Run,
     site: str | int,
     *,
+    keep_setup: bool = False,
     out: Path | None = None,
     table: Any = None,
     progress: Progress = lambda event: None,
@@ -104,6 +107,7 @@ def withdraw(
     Args:
         run: A finished run.
         site: The site's name, or the number that its name ends with.
+        keep_setup: Go on from the checkpoint before the site counted first, with the set-up statistics that it took part in.
         out: The folder of the repeated run; None: RUN-without-SITE.
         table: The rows again, where the run was made from a data frame.
         progress: Called with each event of the repeated run.
@@ -132,9 +136,13 @@ def withdraw(
     earlier.lock()
     try:
         facts = describe_repetition(run, name)
-        plan = leave_out(run.plan, name)
+        if keep_setup:
+            check_kept_setup(run, name, facts.first_round)
+            assert facts.first_round is not None
+            remains = describe_remains(Plan(run.plan), name, facts.first_round)
+            facts = replace(facts, setup=KEPT, from_round=facts.first_round, remains=remains)
         folder = RunFolder(out or repetition_folder(run.folder, name))
-        _repeat(plan, folder, facts, table=as_rows(table), progress=progress)
+        _repeat(run, folder, facts, table=as_rows(table), progress=progress)
         repeated = Run(folder.path, trust_code=run.trust_code)
         mark = close_earlier(run, repeated, facts, **_simulated_keys(run, repeated))
     finally:
@@ -162,7 +170,9 @@ def check_withdrawal(run: Run, site: str | int) -> str:
             sites are left.
     """
     if Checkpoint(run.folder / "checkpoint").is_locked():
-        raise BadInput(f"{run.folder} is being run by another process: wait for it, or stop it first", code="run-in-use")
+        raise BadInput(
+            f"{run.folder} is being run by another process: wait for it, or stop it first", code="run-in-use"
+        )
     if not run.finished:
         raise BadInput(
             f"{run.folder} is not finished, so it has no model to withdraw a site from: `rounds resume {run.folder}` first",
@@ -173,7 +183,8 @@ def check_withdrawal(run: Run, site: str | int) -> str:
         if read_mark(run.folder) is None:  # the ledger is the source of truth
             write_mark(run.folder, mark)
         raise BadInput(
-            f"{run.folder} is withdrawn already: {mark.sentence}; withdraw further sites from that run", code="withdrawn-run"
+            f"{run.folder} is withdrawn already: {mark.sentence}; withdraw further sites from that run",
+            code="withdrawn-run",
         )
     trained = {s: rows["train"] for s, rows in run.summary["rows"].items()}
     name = site_named(site, list(trained), where=run.folder)
@@ -203,7 +214,9 @@ def _refuse_too_few(plan: Plan, site: str, left: Sequence[str]) -> None:
 
 def _first_round(run: Run, site: str) -> int | None:
     """Return the first round in which a site's answer counted; None where there is none."""
-    counted = (r["round"] for r in run.rounds if site in r["decision"]["asked"] and site not in r["decision"]["missing"])
+    counted = (
+        r["round"] for r in run.rounds if site in r["decision"]["asked"] and site not in r["decision"]["missing"]
+    )
     return next(counted, None)
 
 
@@ -300,14 +313,25 @@ def _attacks_without(attacks: Sequence[Mapping[str, Any]], site: str) -> list[di
     return [new for new, old in zip(named, attacks, strict=True) if new["sites"] or not old["sites"]]
 
 
-def _repeat(plan: PlanValues, folder: RunFolder, facts: Repetition, *, table: Any, progress: Progress) -> None:
+def _repeat(run: Run, folder: RunFolder, facts: Repetition, *, table: Any, progress: Progress) -> None:
     """Run the plan without the site; continue a withdrawal that was interrupted."""
+    plan = leave_out(run.plan, facts.site, keep_setup=facts.setup == KEPT)
     if not _begun(folder, facts):
         folder.create()
         facts.write(folder.checkpoint)
-        execute_plan(plan, folder, progress=progress, table=table)
-    elif not folder.summary.exists():
-        execute_plan(Checkpoint(folder.checkpoint).plan(), folder, progress=progress, table=table, resume=True)
+        if facts.setup == AGAIN:
+            execute_plan(plan, folder, progress=progress, table=table)
+            return
+        try:
+            start_from_checkpoint(run, folder, facts.site, facts.from_round)
+        except BadInput:
+            shutil.rmtree(folder.path)
+            raise
+        finally:
+            folder.release()
+    if not folder.summary.exists():
+        plan = plan if facts.setup == KEPT else Checkpoint(folder.checkpoint).plan()
+        execute_plan(plan, folder, progress=progress, table=table, resume=True)
 
 
 def _begun(folder: RunFolder, facts: Repetition) -> bool:
@@ -319,9 +343,10 @@ def _begun(folder: RunFolder, facts: Repetition) -> bool:
         raise BadInput(
             f"{folder.path} is the repetition of another run: remove it, or choose another --out", code="folder-in-use"
         )
-    if Checkpoint(folder.checkpoint).plan_file.exists():
+    checkpoint = Checkpoint(folder.checkpoint)
+    if checkpoint.state_file.exists() or (facts.setup == AGAIN and checkpoint.plan_file.exists()):
         return True
-    (folder.checkpoint / FACTS).unlink()
+    shutil.rmtree(folder.path)
     return False
 
 

@@ -80,6 +80,4 @@ def prove_withdrawal(earlier: Run, repeated: Run, site: str, *, data: Any = None
             code="no-nonmembers",
         )
     after = confidences(repeated, rows.consortium, target.rows[mine], target.site[mine])
-    return WithdrawalProof(
-        site, judged(THRESHOLD, target.confidence[mine], members), judged(THRESHOLD, after, members)
-    )
+    return WithdrawalProof(site, judged(THRESHOLD, target.confidence[mine], members), judged(THRESHOLD, after, members))
