@@ -15,7 +15,8 @@ from grandrounds.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import Policy, is_private
-from grandrounds.methods.personal.server import LEVEL, VARIANCES
+from grandrounds.methods.personal.guard import LEVEL
+from grandrounds.methods.personal.server import VARIANCES
 from grandrounds.methods.personal.site import FILE
 from grandrounds.protocol.messages import Ask, AskId
 from tests.engine.hospitals import PLAIN, Hospitals

@@ -427,7 +427,7 @@ _TASKS = (
             ReportSpec(
                 "sums", SUM,
                 refused("gain in likelihood from intercepts of sites", "`personal.spread` is a fixed number under a budget"),
-                account="sums of a statistic", rows=("train",), is_raw=True, is_masked=True,
+                account="sums of a statistic", rows=("train", "val"), is_raw=True, is_masked=True,
             ),
         ),
         asked_by="`personal.part`, `personal.guard`",
@@ -439,6 +439,10 @@ _TASKS = (
             _nothing("fitted", "yes: the site fitted its personal model, which stays there"),
             ReportSpec(
                 "choice", FIGURE, refused("name of the model that the guard chose", "choices stay at the sites under a budget"),
+                account="choice of the guard", rows=("train", "val"), is_raw=True,
+            ),
+            ReportSpec(
+                ERROR, NOTHING, refused("code of a site that could not fit its personal model", "not asked for under a budget"),
                 account="choice of the guard", rows=("train", "val"), is_raw=True,
             ),
         ),

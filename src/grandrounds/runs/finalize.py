@@ -27,7 +27,7 @@ from grandrounds.data.warnings import (
     too_good_warnings,
 )
 from grandrounds.experiment.checks.explain import lent_rows
-from grandrounds.experiment.checks.privacy import counts_patients, not_covered
+from grandrounds.experiment.checks.privacy import counts_patients, not_covered, under_budget
 from grandrounds.explain.noised_percentiles import estimate_population
 from grandrounds.methods import build_method, method_class
 from grandrounds.methods.assignment import ModelAssignment
@@ -371,11 +371,13 @@ class Finalizer:
         """Have sites choose their personal models and evaluate them. Under a privacy budget choices and figures stay there."""
         plan = self.context.plan
         private = plan.privacy.epsilon is not None
-        sites = tuple(s for s in self.context.sites if self.context.setup.rows[s]["train"])
-        weight = evaluation.class_weight(plan.train.class_weights, self.context.encoding)
+        rows = self.context.setup.rows
+        sites = tuple(s for s in self.context.sites if rows[s]["train"])
+        weight = evaluation.class_weight(plan.train.class_weights, self.context.encoding, counted=not under_budget(plan))
         server = Server(plan.method.rounds + 1, served.model, sites, plan.seed, class_weight=weight)
         config = build_method(plan.method, plan.train).train_config(server, lr=plan.train.lr)
-        work = personalize(plan, model, served, sites, config, private=private)
+        testing = tuple(s for s in sites if rows[s]["test"])
+        work = personalize(plan, model, served, sites, config, private=private, testing=testing)
         result: PersonalResult = self._drive(work)
         facts: dict[str, object] = {
             "part": result.part,
@@ -383,7 +385,10 @@ class Finalizer:
             "rows": result.rows,
             "spread": result.spread,
             "stays": private,
+            **({"missing": dict(result.missing)} if result.missing else {}),
         }
+        for site, why in result.missing.items():
+            self.context.warn(f"{site} uses the common model: it fitted no personal one ({why})")
         if private:
             return facts
         scored = self._judged(served, ("test",), threshold, personal=True)

@@ -26,7 +26,8 @@ from grandrounds.methods import is_exact, is_variant_of, method_class, regulariz
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
-from grandrounds.methods.personal.server import LEVEL, PRIVATE_SPREAD, VARIANCES, is_personal, part_epochs
+from grandrounds.methods.personal.guard import LEVEL
+from grandrounds.methods.personal.server import PRIVATE_SPREAD, VARIANCES, is_personal, part_epochs
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST

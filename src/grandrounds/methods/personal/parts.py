@@ -42,7 +42,10 @@ RIDGE = 1.0
 """Penalty on the coefficients of a linear model of a hospital's own, as in scikit-learn (C = 1), on scaled columns."""
 
 _SLOPE_VARIANCE = 1.0
-_STEPS, _SMALL = 50, 1e-9
+_STEPS, _SMALL, _CLOSE = 50, 1e-9, 1e-11
+_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_NODE_WEIGHTS = _NODE_WEIGHTS / np.sqrt(2 * np.pi)
+_MANY = 2000  # rows beyond which Laplace's term is exact enough
 
 
 @dataclass(frozen=True)
@@ -103,91 +106,148 @@ def _curve(loss: str, z: Array, t: Array) -> tuple[Array, Array]:
 
 
 def _solve(
-    loss: str, design: Array, offset: Array, t: Array, precision: Array, start: Array | None = None
+    loss: str,
+    design: Array,
+    offset: Array,
+    t: Array,
+    precision: Array,
+    *,
+    weight: Array | None = None,
+    start: Array | None = None,
 ) -> tuple[Array, Array, float]:
-    """Minimise the loss of offset + design @ w plus w' precision w / 2 by Newton's method with halved steps.
+    """Minimise the weighted loss of offset + design @ w plus w' precision w / 2 by Newton's method with halved steps.
 
-    design (n, C, q), offset (n, C), t (n, C), precision (q,), start (q,). Returns w, the second derivative (q, q) and the loss
+    design (n, C, q), offset (n, C), t (n, C), precision (q,), weight (n,). Returns w, the second derivative (q, q) and the value
     at w.
     """
-    w = np.zeros(design.shape[2]) if start is None else np.asarray(start, np.float64)
-    flat = design.reshape(-1, design.shape[2])
+    n, q = len(design), design.shape[2]
+    w = np.zeros(q) if start is None else np.asarray(start, np.float64)
+    by_row = np.ones(n) if weight is None else np.asarray(weight, np.float64)
 
     def total(v: Array) -> float:
-        return float(score_rows(loss, offset + design @ v, t).sum() + 0.5 * (precision * v * v).sum())
+        return float(by_row @ score_rows(loss, offset + design @ v, t) + 0.5 * (precision * v * v).sum())
 
     value = total(w)
-    curvature = np.diag(precision)
+    flat = design.reshape(-1, q)
     for _ in range(_STEPS):
         first, second = _curve(loss, offset + design @ w, t)
-        weighted = flat * second[:, :, 0] if design.shape[1] == 1 else (second @ design).reshape(-1, len(w))
-        gradient = flat.T @ first.ravel() + precision * w
-        curvature = flat.T @ weighted + np.diag(precision)
-        step = np.linalg.solve(curvature + 1e-10 * np.eye(len(w)), gradient)
+        gradient = flat.T @ (by_row[:, None] * first).ravel() + precision * w
+        curved = flat * second[:, :, 0] if design.shape[1] == 1 else (second @ design).reshape(-1, q)
+        curvature = flat.T @ (np.repeat(by_row, design.shape[1])[:, None] * curved) + np.diag(precision)
+        if not np.isfinite(gradient).all() or np.abs(gradient).max() < _SMALL:
+            break
+        step = np.linalg.solve(curvature + 1e-10 * np.eye(q), gradient)
         size = 1.0
         while size > 1e-6 and not total(w - size * step) <= value:
             size /= 2
         if size <= 1e-6:
             break
         w = w - size * step
-        value, before = total(w), value
-        if before - value < _SMALL:
+        value = total(w)
+        if np.abs(size * step).max() < _CLOSE:
             break
     return w, curvature, value
 
 
-def fit_line(loss: str, scores: Array, target: Array, *, variance: float, slope: bool) -> Line:
+def fit_line(
+    loss: str, scores: Array, target: Array, *, variance: float, slope: bool, weight: Array | None = None
+) -> Line:
     """Fit the line of a hospital to its rows: an intercept, with a slope if asked for.
 
     Args:
         loss: The loss of training.
         scores: (n, C) scores of the common model.
         target: (n, C) targets.
-        variance: Variance of the intercepts of hospitals, which shrinks this one; 0: no intercept of its own.
+        variance: Variance of the intercepts of hospitals, which shrinks this one; 0: no intercept of its own. For the squared
+            loss in units of the residual variance.
         slope: Fit a slope too, shrunk towards 1.
+        weight: (n,) weights of the rows (class weights); None: 1 each.
 
     Returns:
         The line.
     """
     c = scores.shape[1]
-    if not len(scores) or variance <= 0:
+    if not len(scores) or (variance <= 0 and not slope):
         return Line(1.0, np.zeros(c))
     z, t = np.asarray(scores, np.float64), np.asarray(target, np.float64)
     design = np.broadcast_to(np.eye(c), (len(z), c, c))
-    precision = np.full(c, 1 / variance)
+    precision = np.full(c, 1 / max(variance, _SMALL))
     if slope:
         design = np.concatenate([design, z[:, :, None]], axis=2)
         precision = np.append(precision, 1 / _SLOPE_VARIANCE)
-    w, _, _ = _solve(loss, design, z, t, precision)
+    w, _, _ = _solve(loss, design, z, t, precision, weight=weight)
     return Line(1.0 + float(w[c]) if slope else 1.0, w[:c])
 
 
-def marginal_gain(loss: str, scores: Array, target: Array, variances: Array) -> Array:
-    """Compute how much likelier a hospital's rows are if its intercept is drawn with each of these variances, (G,).
+def spread_sums(
+    loss: str, scores: Array, target: Array, variances: Array, *, weight: Array | None = None
+) -> tuple[Array, Array]:
+    """Compute the likelihood of a hospital's rows if its intercept is drawn with each of these variances.
 
-    Laplace's approximation of the log marginal likelihood, against no intercept of its own. Sums over hospitals estimate the
-    variance (empirical Bayes).
+    Sums over hospitals estimate the variance (empirical Bayes). The log marginal likelihood is -(losses + widths): the smallest
+    penalised loss, and Laplace's term for the width of the likelihood, which for one output is corrected by adaptive
+    Gauss-Hermite quadrature.
 
     Args:
         loss: The loss of training.
         scores: (n, C) scores of the common model.
         target: (n, C) targets.
-        variances: (G,) variances; 0 gains nothing.
+        variances: (G,) variances, rising from 0.
+        weight: (n,) weights of the rows; None: 1 each.
+
+    Returns:
+        losses (G,) and widths (G,).
     """
     z, t, c = np.asarray(scores, np.float64), np.asarray(target, np.float64), scores.shape[1]
-    gains = np.zeros(len(variances))
+    losses, widths = np.zeros(len(variances)), np.zeros(len(variances))
     if not len(z):
-        return gains
-    start = float(score_rows(loss, z, t).sum())
+        return losses, widths
+    by_row = np.ones(len(z)) if weight is None else np.asarray(weight, np.float64)
+    losses[:] = float(by_row @ score_rows(loss, z, t))
+    drawn = np.flatnonzero(variances > 0)
+    if c == 1:
+        losses[drawn], widths[drawn] = _one_output_sums(loss, z[:, 0], t[:, 0], variances[drawn], by_row)
+        return losses, widths
     design = np.broadcast_to(np.eye(c), (len(z), c, c))
-    for g, variance in enumerate(variances.tolist()):
-        if variance > 0:
-            _, curvature, value = _solve(loss, design, z, t, np.full(c, 1 / variance))
-            gains[g] = start - value - 0.5 * (np.linalg.slogdet(curvature)[1] + c * np.log(variance))
-    return gains
+    w: Array | None = None
+    for g in drawn.tolist():
+        w, curvature, losses[g] = _solve(loss, design, z, t, np.full(c, 1 / variances[g]), weight=weight, start=w)
+        widths[g] = 0.5 * (np.linalg.slogdet(curvature)[1] + c * np.log(variances[g]))
+    return losses, widths
 
 
-def fit_majority(model: Model, theta: Array, loss: str, target: Array) -> Array:
+def _one_output_sums(loss: str, z: Array, t: Array, variances: Array, weight: Array) -> tuple[Array, Array]:
+    """Compute `spread_sums` of one output for all variances at once: Newton's method for G intercepts, then quadrature.
+
+    A step is at most 2, so that the Poisson loss does not overshoot.
+    """
+    count = len(variances)
+
+    def penalised(shift: Array) -> Array:  # (G, Q) intercepts
+        moved = (z[:, None] + shift.ravel()).reshape(-1, 1)
+        each = score_rows(loss, moved, np.repeat(t, shift.size)[:, None]).reshape(len(z), -1)
+        out: Array = (weight @ each).reshape(shift.shape) + 0.5 * shift**2 / variances[:, None]
+        return out
+
+    w = np.zeros(count)
+    for _ in range(2 * _STEPS):
+        first, second = _curve(loss, (z[:, None] + w).reshape(-1, 1), np.repeat(t, count)[:, None])
+        curvature = weight @ second.reshape(len(z), count) + 1 / variances
+        step = np.clip((weight @ first.reshape(len(z), count) + w / variances) / curvature, -2, 2)
+        w = w - step
+        if not np.abs(step).max() > _SMALL:
+            break
+    losses = penalised(w[:, None])[:, 0]
+    widths = 0.5 * (np.log(curvature) + np.log(variances))
+    if loss != SQUARED and len(z) <= _MANY:
+        values = penalised(w[:, None] + _NODES / np.sqrt(curvature)[:, None]) - losses[:, None]
+        widths = widths - np.log((_NODE_WEIGHTS * np.exp(0.5 * _NODES**2 - values)).sum(axis=1))
+    return losses, widths
+
+
+def fit_majority(
+    model: Model, theta: Array, loss: str, target: Array, *, weight: Array | None = None
+) -> Array | None:
     """Return the model that gives every row the shares of the classes (or the mean outcome) at this hospital.
 
     Args:
@@ -195,31 +255,43 @@ def fit_majority(model: Model, theta: Array, loss: str, target: Array) -> Array:
         theta: Any parameters of it.
         loss: The loss of training.
         target: (n, C) targets of the hospital's rows.
+        weight: (n,) weights of the rows; None: 1 each.
 
     Returns:
-        (P,) parameters; shares are smoothed by half a row for each class, so that the loss stays finite.
+        (P,) parameters; shares are smoothed by half a row for each class, so that the loss stays finite. None for a model
+        that cannot answer every row alike.
     """
     t = np.asarray(target, np.float64)
-    n = len(t)
+    by_row = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
+    n, total = by_row.sum(), by_row @ t
     if loss == SQUARED:
-        level = t.mean(axis=0) if n else np.zeros(t.shape[1])
+        level = total / n if n else np.zeros(t.shape[1])
     elif loss == POISSON:
-        level = np.log((t.sum(axis=0) + 0.5) / (n + 0.5))
+        level = np.log((total + 0.5) / (n + 0.5))
     elif t.shape[1] == 1:
-        level = np.log((t.sum(axis=0) + 0.5) / (n - t.sum(axis=0) + 0.5))
+        level = np.log((total + 0.5) / (n - total + 0.5))
     else:
-        level = np.log((t.sum(axis=0) + 0.5) / (n + 0.5 * t.shape[1]))
-    if not is_shiftable(model):
-        constant: Any = model
-        share = 1 / (1 + np.exp(-float(level[0])))
-        out: Array = np.asarray(constant.constant(share))
-        return out
-    return Line(0.0, level).apply(model, theta)
+        level = np.log((total + 0.5) / (n + 0.5 * t.shape[1]))
+    if is_shiftable(model):
+        return Line(0.0, level).apply(model, theta)
+    if model.kernel != "card":
+        return None
+    card: Any = model
+    sign = float(card.read(theta)["line"][0])  # -1: the event is the first class, and the card prints its risk
+    risk = 1 / (1 + np.exp(-sign * float(level[0])))
+    out: Array = card.pack({**card.start(), "risk": np.array([risk]), "line": np.array([sign, 0.0])})
+    return out
 
 
 def is_shiftable(model: Model) -> bool:
-    """Return True if a line of its scores can be put into the model; a risk card prints its risks and has none."""
-    return model.kernel not in ("card", "forest")
+    """Return True if a line of its scores can be put into the model.
+
+    A risk card prints its risks and has none; a net needs a last linear layer with a bias.
+    """
+    net: Any = model
+    if model.kernel == "torch":
+        return bool(getattr(net, "ends_linear", True)) and f"{net.last_layer}.bias" in net.trainable
+    return model.kernel not in ("card", "forest", "boosted")
 
 
 def is_linear(model: Model) -> bool:
@@ -227,7 +299,15 @@ def is_linear(model: Model) -> bool:
     return model.kernel == "numpy" and len(getattr(model, "widths", ())) == 2 and model.outputs == 1
 
 
-def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE, start: Array | None = None) -> Array:
+def fit_linear(
+    loss: str,
+    x: Array,
+    target: Array,
+    *,
+    ridge: float = RIDGE,
+    start: Array | None = None,
+    weight: Array | None = None,
+) -> Array:
     """Fit a hospital's own linear model of one output to its rows by Newton's method.
 
     Args:
@@ -236,6 +316,7 @@ def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE, star
         target: (n, 1) targets.
         ridge: Penalty on the weights; the intercept has one of 0.01, which keeps it finite if all rows are of one class.
         start: Weights and intercept to start from, such as those of all folds: fewer steps to the same result.
+        weight: (n,) weights of the rows; None: 1 each.
 
     Returns:
         (d + 1,) weights and intercept.
@@ -243,9 +324,21 @@ def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE, star
     x, t = np.asarray(x, np.float64), np.asarray(target, np.float64)
     rows = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     precision = np.append(np.full(x.shape[1], ridge), 0.01)
-    return _solve(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision, start)[0]
+    return _solve(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision, start=start, weight=weight)[0]
 
 
 def rows_of(part: Part, k: int) -> slice:
     """Return the rows of site k in a part."""
     return slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+
+
+def rows_at(part: Part, k: int, chosen: Array) -> Part:
+    """Return the part with these rows of site k alone, (n,) of bool; all other sites have no rows in it.
+
+    Other sites' rows are not copied: with many sites that took longer than the fits.
+    """
+    rows = rows_of(part, k)
+    sites = len(part.offsets) - 1
+    ends = np.where(np.arange(sites + 1) > k, int(np.count_nonzero(chosen)), 0)
+    time = None if part.time is None else part.time[rows][chosen]
+    return Part(part.x[rows][chosen], part.y[rows][chosen], part.target[rows][chosen], part.group[rows][chosen], ends, time=time)

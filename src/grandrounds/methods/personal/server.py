@@ -6,25 +6,26 @@ The server sees sums over sites, the name of each site's choice and whether a si
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS
+from grandrounds.methods.personal.guard import LEVEL
+from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS, loss_of
 from grandrounds.models import Model
+from grandrounds.models.losses import SQUARED
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
+from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
 
-VARIANCES = np.array([0.0, *np.exp(np.linspace(np.log(1e-3), np.log(10.0), 17))])
-"""Variances of site intercepts that are tried."""
+VARIANCES = np.array([0.0, *np.exp(np.linspace(np.log(1e-3), np.log(10.0), 25))])
+"""Variances of site intercepts that are tried; for the squared loss in units of the residual variance."""
 
 PRIVATE_SPREAD = 0.5
 """Standard deviation of site intercepts under a privacy budget, where it is not estimated."""
-
-LEVEL = 0.05
 
 _MEMORISE = frozenset({"trees", "ebm", "boosted", "torch"})
 
@@ -40,7 +41,8 @@ class PersonalResult:
         spread: Standard deviation of site intercepts; 0: sites do not differ.
         choices: Name of each site's choice; empty if choices stay at the sites.
         harmed: Harmed sites; None where this was not asked or stays at the sites.
-        tested: Sites that were tested for harm.
+        tested: Sites that were tested for harm: those with training and test rows.
+        missing: Sites that did not fit a personal model, with the reason; they use the common model.
     """
 
     part: str
@@ -50,6 +52,7 @@ class PersonalResult:
     choices: Mapping[str, str] = field(default_factory=dict)
     harmed: tuple[str, ...] | None = None
     tested: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def settings_in_rounds(plan: Plan) -> dict[str, object]:
@@ -79,19 +82,49 @@ def guard_rows(plan: Plan, model: Model) -> str:
     return "validation" if deep or model.kernel in _MEMORISE else "train"
 
 
-def estimate_spread(served: ModelAssignment, sites: tuple[str, ...]) -> Generator[Ask, Answers, float]:
-    """Estimate the standard deviation of site intercepts from sums over sites; 0 where no variance gains anything.
+def estimate_spread(
+    served: ModelAssignment, sites: tuple[str, ...], *, loss: str, rows: str, class_weight: Value | None = None
+) -> Generator[Ask, Answers, float]:
+    """Estimate the standard deviation of site intercepts from sums over sites (empirical Bayes).
 
-    Where the sites send no sum, it is that of a run with a privacy budget.
+    Args:
+        served: The common model, or the model of each site.
+        sites: Sites that train.
+        loss: The loss of training. For the squared loss the spread is in units of the residual standard deviation.
+        rows: "train" or "validation".
+        class_weight: Weight of each class.
+
+    Returns:
+        The spread; 0 where no variance makes the rows likelier, and `PRIVATE_SPREAD` where no site answered.
     """
-    shared: dict[str, Value] = {"model": served.model, "variances": VARIANCES}
+    shared: dict[str, Value] = {"model": served.model, "variances": VARIANCES, "rows": rows}
+    if class_weight is not None:
+        shared["class_weight"] = class_weight
     answers = yield Ask(
         PERSONAL_SPREAD, shared=shared, each=served.payloads(), to=sites, report=("sums",), summed=("sums",)
     )
     if "sums" not in answers.totals:
         return PRIVATE_SPREAD
-    gains = np.asarray(answers.totals["sums"], float)
-    return float(np.sqrt(VARIANCES[int(np.argmax(gains))]))
+    return choose_spread(loss, np.asarray(answers.totals["sums"], float))
+
+
+def choose_spread(loss: str, sums: Array) -> float:
+    """Choose the standard deviation of site intercepts with the largest likelihood.
+
+    Args:
+        loss: The loss of training.
+        sums: Sums over sites for each of `VARIANCES`: the losses, the widths (`parts.spread_sums`), and the number of rows.
+
+    Returns:
+        The standard deviation.
+    """
+    count = len(VARIANCES)
+    losses, widths, n = sums[:count], sums[count : 2 * count], float(sums[2 * count])
+    if n <= 0:
+        return PRIVATE_SPREAD
+    if loss == SQUARED:  # the residual variance is estimated with each ratio of variances
+        losses = 0.5 * n * np.log(np.maximum(losses, 1e-300))
+    return float(np.sqrt(VARIANCES[int(np.argmin(losses + widths))]))
 
 
 def personalize(
@@ -102,6 +135,7 @@ def personalize(
     config: Mapping[str, Value],
     *,
     private: bool,
+    testing: tuple[str, ...] = (),
 ) -> Generator[Ask, Answers, PersonalResult]:
     """Have sites fit and choose their personal models after the last round.
 
@@ -112,17 +146,18 @@ def personalize(
         sites: Sites that train.
         config: Settings of local training, as an Ask carries them.
         private: A privacy budget is set: nothing that depends on rows is asked for.
+        testing: Sites with test rows.
 
     Returns:
         What the server knows about them.
     """
     p = plan.personal
-    spread = p.spread
+    rows, spread, weights = guard_rows(plan, model), p.spread, config.get("class_weight")
     if spread is None and p.part == HEAD:
         spread = 0.0  # no candidate has an intercept of its own
     if spread is None:
-        spread = PRIVATE_SPREAD if private else (yield from estimate_spread(served, sites))
-    rows = guard_rows(plan, model)
+        estimated = estimate_spread(served, sites, loss=loss_of(model), rows=rows, class_weight=weights)
+        spread = PRIVATE_SPREAD if private else (yield from estimated)
     shared: dict[str, Value] = {
         **config,
         "model": served.model,
@@ -135,17 +170,16 @@ def personalize(
         "strength": p.strength,
         "mixture": p.mixture,
     }
-    report = ("fitted",) if private else ("fitted", "choice")
+    report = ("fitted",) if private else ("fitted", "choice", ERROR)
     answers = yield Ask(PERSONAL, shared=shared, each=served.payloads(), to=sites, report=report)
-    if private:
-        return PersonalResult(p.part, p.guard, rows, spread)
-    if not len(answers):  # every site refused, and keeps the common model
-        return PersonalResult(p.part, p.guard, rows, spread)
+    known = PersonalResult(p.part, p.guard, rows, spread, missing=dict(answers.missing))
+    if private or not len(answers):  # sites that refused keep the common model
+        return known
     choices = {site: CHOICES[int(c)] for site, c in zip(answers.sites, answers["choice"], strict=True)}
     if not p.guard:
-        return PersonalResult(p.part, p.guard, rows, spread, choices)
-    harmed, tested = yield from find_harmed(answers.sites, seed=plan.seed)
-    return PersonalResult(p.part, p.guard, rows, spread, choices, harmed if tested else None, tested)
+        return replace(known, choices=choices)
+    harmed, tested = yield from find_harmed(tuple(s for s in answers.sites if s in testing), seed=plan.seed)
+    return replace(known, choices=choices, harmed=harmed if tested else None, tested=tested)
 
 
 def find_harmed(
@@ -159,16 +193,16 @@ def find_harmed(
 
     Returns:
         Sites where the deployed model is clearly worse than the better of own model and majority class; and the sites that
-        were tested: not those that refused, or have too few test rows.
+        were tested: not those that refused, or whose test rows cannot show harm.
     """
     harmed: set[str] = set()
     while len(harmed) < len(sites):
         shared: dict[str, Value] = {"level": LEVEL / (len(sites) - len(harmed)), "seed": seed}
         answers = yield Ask(PERSONAL_HARM, shared=shared, to=sites, report=("harmed",))
         reported = answers.by_site("harmed") if len(answers) else {}
-        sites = tuple(site for site in sites if site in harmed or not np.isnan(reported.get(site, np.nan)))
+        tested = tuple(site for site in sites if site in harmed or not np.isnan(reported.get(site, np.nan)))
         found = {site for site, yes in reported.items() if yes == 1}
-        if found <= harmed:
+        if found <= harmed and tested == sites:
             break
-        harmed |= found
+        harmed, sites = harmed | found, tested
     return tuple(site for site in sites if site in harmed), sites

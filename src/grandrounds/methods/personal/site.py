@@ -1,18 +1,19 @@
 """The sites' half of personal parts: fit the candidates, let the guard choose, keep the model that is deployed here.
 
-Files of a hospital are in its own folder, personal.safetensors: the deployed model and the comparison behind it. Of these only
-the choice's name leaves, and under a privacy budget not even that.
+Files of a hospital are in its own folder: personal.safetensors (the deployed model and the comparison behind it) and the same
+facts for people, personal.json. Of these only the choice's name and a yes or no leave, and under a privacy budget neither.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from grandrounds.core.arrays import Array, save
+from grandrounds.core.arrays import Array, save, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal import guard
 from grandrounds.methods.personal.parts import (
@@ -20,6 +21,7 @@ from grandrounds.methods.personal.parts import (
     COMMON,
     HEAD,
     IN_ROUNDS,
+    IN_WORDS,
     INTERCEPT,
     MAJORITY,
     OWN,
@@ -30,19 +32,26 @@ from grandrounds.methods.personal.parts import (
     is_linear,
     is_shiftable,
     loss_of,
-    marginal_gain,
+    rows_at,
     rows_of,
     score_rows,
+    spread_sums,
 )
 from grandrounds.methods.personal.training import PartTrainer, settings_alone, trained_model
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
+from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
 from grandrounds.site.evaluate import score
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig
 
-FILE = "personal.safetensors"
+FILE, READABLE = "personal.safetensors", "personal.json"
+
+FAILED = "fit-failed"
+"""Code of a site that could not fit its personal model."""
+
+_LINES = (INTERCEPT, RECALIBRATION)
+_SPLITS = {"train": "train", "validation": "val"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,7 @@ class PersonalTerms:
         part = str(v["part"])
         if part not in ("none", *CHOICES):
             raise BadInput(f"personal part '{part[:40]}' is unknown: install the same version everywhere", code="unknown-part")
+        _split(ask)
         return cls(
             part,
             bool(v["guard"]),
@@ -90,7 +100,7 @@ class PersonalTerms:
             float(v["strength"]),
             float(v["mixture"]),
             TrainConfig.from_values(v),
-            None if v.get("class_weight") is None else np.asarray(v["class_weight"]),
+            _class_weight(ask),
         )
 
     @property
@@ -110,8 +120,7 @@ class PersonalSite(SitePlugin):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._own: dict[int, Array] = {}  # the model of each site's own rows alone
-        self._majority: dict[int, Array] = {}
+        self._harm_by_site: dict[int, Array] = {}  # (1,) p-value of harm
 
     @property
     def tasks(self) -> Mapping[str, Task]:
@@ -122,29 +131,49 @@ class PersonalSite(SitePlugin):
         terms = PersonalTerms.read(ask)
         models_in_use = self.site.received(ask, members) if terms.part == HEAD else self.site.in_use(ask, members)
         common = np.broadcast_to(models_in_use, (len(members), np.shape(ask.shared["model"])[-1]))
-        choices = []
+        choices, errors = [], []
         for k, theta in zip(members.tolist(), common, strict=True):
-            fitted = {name: self._fit_all(name, terms, k, theta) for name in terms.candidates}
-            models = {name: model for name, model in fitted.items() if model is not None}
-            comparison = self._compare(terms, k, theta, models) if terms.guard else None
-            choice = terms.part if comparison is None else comparison.choice
-            choice = choice if choice in models else COMMON
-            self.site.personal_models[k] = models[choice]
-            self._own |= {k: models[OWN]} if OWN in models else {}
-            self._majority |= {k: models[MAJORITY]} if MAJORITY in models else {}
-            self._write(k, choice, theta, models[choice], comparison)
+            try:
+                choice, error = self._personalize_site(terms, k, theta), ""
+            except (BadInput, np.linalg.LinAlgError, FloatingPointError):
+                self.site.personal_models.pop(k, None)
+                choice, error = COMMON, FAILED
             choices.append(CHOICES.index(choice))
-        return {"fitted": np.ones(len(members), np.uint8), "choice": np.array(choices, np.int64)}
+            errors.append(error)
+        return {"fitted": np.ones(len(members), np.uint8), "choice": np.array(choices, np.int64), ERROR: errors}
+
+    def _personalize_site(self, terms: PersonalTerms, k: int, theta: Array) -> str:
+        """Fit the candidates of site k, choose, test for harm and write the site's files; return the choice."""
+        models: dict[str, Array] = {}
+        for name in terms.candidates:
+            fitted = self._fit_all(name, terms, k, theta)
+            if fitted is not None and np.isfinite(fitted).all():
+                models[name] = fitted
+        comparison = self._compare(terms, k, theta, models) if terms.guard else None
+        choice = terms.part if comparison is None else comparison.choice
+        choice = choice if choice in models else COMMON
+        deployed = models.get(choice, theta)
+        self.site.personal_models[k] = deployed
+        facts = self._describe(terms, k, choice, comparison)
+        facts["shift"] = self._shift(k, theta, deployed)
+        if terms.guard:
+            facts["test"] = self._test_harm(terms, k, {**models, "deployed": deployed})
+        self._write(k, facts, {"deployed": deployed, "common": theta})
+        return choice
 
     def _fit_all(self, name: str, terms: PersonalTerms, k: int, theta: Array) -> Array | None:
-        """Fit one candidate to all training rows of site k; one that was trained in the rounds is there already."""
+        """Fit one candidate to all rows of site k; one that was trained in the rounds is there already.
+
+        A line of a model that memorises its training rows is fitted to validation rows.
+        """
         trained = trained_model(self.site, k, theta) if name in IN_ROUNDS else None
-        return self.fit(name, terms, k, theta, self.site.stack.parts["train"]) if trained is None else trained
+        split = _SPLITS[terms.rows] if name in _LINES else "train"
+        return self.fit(name, terms, k, theta, self.site.stack.parts[split]) if trained is None else trained
 
     def fit(
         self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part, start: Array | None = None
     ) -> Array | None:
-        """Fit one candidate to site k's rows of a part, which may be a fold of its training rows.
+        """Fit one candidate to site k's rows of a part, which may be a fold of its rows.
 
         Args:
             name: The candidate, one of `CHOICES`.
@@ -159,20 +188,21 @@ class PersonalSite(SitePlugin):
         """
         model = self.site.prepared_model()
         loss, rows = loss_of(model), rows_of(part, k)
-        x, target = part.x[rows], part.target[rows]
+        x, target, weight = part.x[rows], part.target[rows], _row_weights(terms.class_weight, part, k)
         if name == COMMON:
             return theta
         if not len(target):
             return None
         if name == MAJORITY:
-            return fit_majority(model, theta, loss, target)
-        if name in (INTERCEPT, RECALIBRATION):
+            return fit_majority(model, theta, loss, target, weight=weight)
+        if name in _LINES:
             if not is_shiftable(model):
                 return None
-            line = fit_line(loss, score(model, theta, x), target, variance=terms.variance, slope=name == RECALIBRATION)
+            scores, slope = self._scores(theta, part, k), name == RECALIBRATION
+            line = fit_line(loss, scores, target, variance=terms.variance, slope=slope, weight=weight)
             return line.apply(model, theta)
         if name == OWN and is_linear(model):
-            return fit_linear(loss, x, target, start=start).astype(theta.dtype)
+            return fit_linear(loss, x, target, start=start, weight=weight).astype(theta.dtype)
         if name == OWN:
             first, config = model.init(terms.config.seed, theta.dtype), settings_alone(terms.config, epochs=terms.own_epochs)
             trained = self.site.train_apart(np.array([k]), first, config, part=part, class_weight=terms.class_weight).theta
@@ -181,28 +211,38 @@ class PersonalSite(SitePlugin):
         return train.refit(name, k, theta, part)
 
     def _compare(self, terms: PersonalTerms, k: int, theta: Array, models: Mapping[str, Array]) -> guard.Comparison:
-        """Compare the candidates on rows that they were not fitted to."""
-        units = self._units(k, "val" if terms.rows == "validation" else "train")
-        if terms.rows == "validation":
-            part = self.site.stack.parts["val"]
-            return guard.choose({name: self.losses(model, part, k) for name, model in models.items()}, units)
-        part = self.site.stack.parts["train"]
+        """Compare the candidates on rows that they were not fitted to.
+
+        On training rows every candidate is fitted again without each fold. On validation rows only the lines are, because the
+        other candidates were fitted to training rows.
+        """
+        split = _SPLITS[terms.rows]
+        part, units = self.site.stack.parts[split], self._units(k, split)
         fold = guard.assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
-        rows = rows_of(part, k)
         losses = {name: np.full(len(units), np.nan) for name in models}
-        mine = part.only(np.isin(np.arange(len(part.y)), np.arange(rows.start, rows.stop)))  # folds of this site's rows alone
-        for f in range(guard.FOLDS):
+        for name in [n for n in models if n == COMMON or (split == "val" and n not in _LINES)]:
+            losses[name] = self.losses(models[name], part, k, terms.class_weight)
+        refitted = [name for name in models if np.isnan(losses[name]).any()]
+        for f in range(guard.FOLDS if refitted else 0):
             out = fold == f
-            inner, outer = mine.only(~out), mine.only(out)
-            for name, model in models.items():
-                fitted = self.fit(name, terms, k, theta, inner, model)
-                losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k)
+            inner, outer = rows_at(part, k, ~out), rows_at(part, k, out)
+            for name in refitted if len(outer.y) else ():
+                fitted = self.fit(name, terms, k, theta, inner, models[name])
+                losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k, terms.class_weight)
         return guard.choose(losses, units)
 
-    def losses(self, theta: Array, part: Part, k: int) -> Array:
-        """Compute the loss of each of site k's rows of a part, (n,)."""
+    def losses(self, theta: Array, part: Part, k: int, class_weight: Array | None = None) -> Array:
+        """Compute the loss of each of site k's rows of a part, (n,), with the class weights of training."""
         model, rows = self.site.prepared_model(), rows_of(part, k)
-        return score_rows(loss_of(model), score(model, theta, part.x[rows]), part.target[rows])
+        losses = score_rows(loss_of(model), self._scores(theta, part, k), part.target[rows])
+        weight = _row_weights(class_weight, part, k)
+        return losses if weight is None else weight * losses
+
+    def _scores(self, theta: Array, part: Part, k: int) -> Array:
+        """Compute the scores of site k's rows, (n, C), within the classes of its task."""
+        scores = score(self.site.prepared_model(), theta, part.x[rows_of(part, k)])
+        penalty = self.site.stack.penalty
+        return scores if penalty is None else scores + penalty[k]
 
     def _units(self, k: int, split: str) -> Array:
         """Return the patient of each of site k's rows of a split; row numbers without a patient column."""
@@ -213,51 +253,107 @@ class PersonalSite(SitePlugin):
         return np.arange(len(rows))
 
     def _spread(self, ask: Ask, members: Array) -> Columns:
-        """Answer with each site's gain in likelihood from an intercept of its own, by variance: only sums are needed."""
-        model, part = self.site.prepared_model(), self.site.stack.parts["train"]
+        """Answer with the likelihood of each site's rows by the variance of intercepts: only sums over sites are needed."""
+        model, part = self.site.prepared_model(), self.site.stack.parts[_split(ask)]
         common = np.broadcast_to(self.site.in_use(ask, members), (len(members), np.shape(ask.shared["model"])[-1]))
-        variances, gains = np.asarray(ask.shared["variances"], float), []
+        variances, class_weight, sums = np.asarray(ask.shared["variances"], float), _class_weight(ask), []
         for k, theta in zip(members.tolist(), common, strict=True):
-            rows = rows_of(part, k)
-            gains.append(marginal_gain(loss_of(model), score(model, theta, part.x[rows]), part.target[rows], variances))
-        return {"sums": np.array(gains)}
+            target, weight = part.target[rows_of(part, k)], _row_weights(class_weight, part, k)
+            if not is_shiftable(model):
+                target = target[:0]
+            scores = self._scores(theta, part, k)[: len(target)]
+            losses, widths = spread_sums(loss_of(model), scores, target, variances, weight=weight)
+            sums.append(np.concatenate([losses, widths, [len(target)]]))
+        return {"sums": np.array(sums)}
 
     def _harm(self, ask: Ask, members: Array) -> Columns:
-        """Answer whether the deployed model is clearly worse, at the level asked for, than the site could do alone."""
-        level, seed = float(ask.shared["level"]), int(ask.shared["seed"])
-        part, answers = self.site.stack.parts["test"], []
-        for k in members.tolist():
-            answers.append(self._harm_p_value(part, k, seed) <= level)
-        return {"harmed": np.array(answers, np.uint8)}
+        """Answer whether the deployed model is clearly worse, at the level asked for, than the site could do alone.
 
-    def _harm_p_value(self, part: Part, k: int, seed: int) -> float:
-        models = [m[k] for m in (self._own, self._majority) if k in m]
-        if k not in self.site.personal_models or not models or not part.counts[k]:
-            return 1.0
-        deployed = self.losses(self.site.personal_models[k], part, k)
-        best = min((self.losses(theta, part, k) for theta in models), key=lambda losses: float(losses.mean()))
-        return guard.harm_p_value(deployed - best, self._units(k, "test"), seed=seed, site=self.site.stack.names[k])
+        NaN where the test rows cannot show it.
+        """
+        level = float(ask.shared["level"])
+        if not 0 < level <= guard.LEVEL:
+            raise BadInput(f"a site answers about harm at levels up to {guard.LEVEL}, not at {level:g}", code="bad-level")
+        p_values = np.array([float(self._harm_by_site[k][0]) if k in self._harm_by_site else np.nan for k in members.tolist()])
+        return {"harmed": np.where(np.isnan(p_values), np.nan, p_values <= level)}
 
-    def _write(
-        self, k: int, choice: str, common: Array, deployed: Array, comparison: guard.Comparison | None
-    ) -> None:
-        """Write the site's own file."""
+    def _test_harm(self, terms: PersonalTerms, k: int, models: Mapping[str, Array]) -> dict[str, Any]:
+        """Compare the deployed model on test rows with the site's own model and its majority class; keep the p-value."""
+        part, units = self.site.stack.parts["test"], self._units(k, "test")
+        losses = {name: self.losses(theta, part, k, terms.class_weight) for name, theta in models.items()}
+        others = [losses["deployed"] - losses[name] for name in (OWN, MAJORITY) if name in losses]
+        p_value = None
+        if others and self._can_test(k):
+            p_value = guard.harm_p_value(others, units, seed=terms.config.seed, site=self.site.stack.names[k])
+        self._harm_by_site[k] = np.array([np.nan if p_value is None else p_value])
+        return {
+            "rows": len(units),
+            "patients": len(np.unique(units)),
+            "losses": {name: float(values.mean()) for name, values in losses.items()} if len(units) else {},
+            "p_value": p_value,
+        }
+
+    def _can_test(self, k: int) -> bool:
+        """Return True if test rows can show harm: without a patient of one of two classes, a rare event looks impossible."""
+        train, test = (self.site.stack.parts[split].y[rows_of(self.site.stack.parts[split], k)] for split in ("train", "test"))
+        if self.site.stack.outcome is not None or self.site.prepared_model().outputs > 1:
+            return len(test) > 0
+        return set(np.unique(train).tolist()) <= set(np.unique(test).tolist())
+
+    def _shift(self, k: int, theta: Array, deployed: Array) -> float | None:
+        """Return the mean of the deployed model's scores less those of the common one on training rows, for one output."""
+        part = self.site.stack.parts["train"]
+        if self.site.prepared_model().outputs > 1 or not part.counts[k]:
+            return None
+        return float((self._scores(deployed, part, k) - self._scores(theta, part, k)).mean())
+
+    def _describe(
+        self, terms: PersonalTerms, k: int, choice: str, comparison: guard.Comparison | None
+    ) -> dict[str, Any]:
+        """Return the facts of the site's files about its choice."""
+        facts: dict[str, Any] = {"site": self.site.stack.names[k], "choice": choice, "part": terms.part, "guard": terms.guard}
+        facts["spread"] = float(np.sqrt(terms.variance))
+        if comparison is not None:
+            facts |= {"compared_on": terms.rows, "rows": comparison.rows, "patients": comparison.patients}
+            facts["losses"] = dict(comparison.losses)
+            facts["gains"] = {name: list(gain) for name, gain in comparison.gains.items()}
+        return facts
+
+    def _write(self, k: int, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Write the site's own files, where it has a folder."""
         if self.folder is None:
             return
-        facts: dict[str, Any] = {"choice": choice}
-        if comparison is not None:
-            facts |= {"rows": comparison.rows, "losses": dict(comparison.losses)}
-            facts["gains"] = {name: list(gain) for name, gain in comparison.gains.items()}
-        path = self.folder / self.site.stack.names[k] / FILE
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save(path, {"deployed": np.asarray(deployed), "common": np.asarray(common)}, facts)
+        folder = self.folder / self.site.stack.names[k]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        save(folder / FILE, {name: np.asarray(a) for name, a in arrays.items()}, facts)
+        text = json.dumps({"deployed": f"This site deploys {IN_WORDS[str(facts['choice'])]}.", **facts}, indent=1)
+        write_atomic(folder / READABLE, f"{text}\n".encode())
 
     def arrays(self) -> Mapping[str, Array]:
-        kept = {"deployed": self.site.personal_models, "own": self._own, "majority": self._majority}
-        return {f"{kind}/{k}": theta for kind, models in kept.items() for k, theta in models.items()}
+        kept = {"deployed": self.site.personal_models, "harm": self._harm_by_site}
+        return {f"{kind}/{k}": values for kind, by_site in kept.items() for k, values in by_site.items()}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        kept = {"deployed": self.site.personal_models, "own": self._own, "majority": self._majority}
-        for name, theta in arrays.items():
+        kept = {"deployed": self.site.personal_models, "harm": self._harm_by_site}
+        for name, values in arrays.items():
             kind, _, k = name.partition("/")
-            kept[kind][int(k)] = np.array(theta)
+            kept[kind][int(k)] = np.array(values)
+
+
+def _split(ask: Ask) -> str:
+    """Return the split on which an Ask has the guard compare."""
+    rows = str(ask.shared["rows"])
+    if rows not in _SPLITS:
+        raise BadInput(f"the guard compares on rows '{rows[:40]}', which are unknown here", code="unknown-part")
+    return _SPLITS[rows]
+
+
+def _class_weight(ask: Ask) -> Array | None:
+    """Return the weight of each class in the loss of training, (C,); None without."""
+    weights = ask.shared.get("class_weight")
+    return None if weights is None else np.asarray(weights, np.float32)
+
+
+def _row_weights(class_weight: Array | None, part: Part, k: int) -> Array | None:
+    """Return the weight of each of site k's rows by its class, (n,); None without class weights."""
+    return None if class_weight is None else np.asarray(class_weight[part.y[rows_of(part, k)]], np.float64)
