@@ -57,6 +57,10 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("engine", "keep_states"): 256,
     ("train", "objective"): None,
     ("train", "objective_options"): {},
+    ("evaluation", "subgroups"): [],
+    ("evaluation", "bands"): {},
+    ("evaluation", "least"): 5,
+    ("evaluation", "mitigation"): "none",
 }
 """Settings that came in after readings were kept, with the value (or values) at which a plan asks for what it
 did without them."""

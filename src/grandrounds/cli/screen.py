@@ -30,6 +30,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
+from grandrounds.report.fairness import gap_table, group_tables, mitigation_table, short_group_table
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
@@ -176,6 +177,7 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         _show_scores(console, summary, verbose=verbose)
         show_sites(console, summary, most=sites, verbose=verbose)
         show_groups(console, summary, verbose=verbose)
+        _show_fairness(console, summary, verbose=verbose)
     for task, m in summary.tasks.items():
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
@@ -484,6 +486,27 @@ def with_interval(scores: Scores, metric: str) -> str:
     ends = intervals(scores).get(metric)
     value = number(scores.get(metric) if is_defined(scores.get(metric)) else None, 3)
     return value if ends is None else f"{value} {ends[0]:.2f}-{ends[1]:.2f}"
+
+
+def _show_fairness(console: Console, summary: RunSummary, *, verbose: bool) -> None:
+    """Print the groups of evaluation.subgroups, and a mitigation with its cost; `verbose`: all figures and gaps."""
+    fairness = summary.fairness
+    if not fairness:
+        return
+    tables = [("test rows by group, with 95% CI (* the largest group, which others are compared with)",
+               *short_group_table(fairness))]
+    if verbose:
+        tables = [(f"test rows by {column}, with 95% CI", heads, rows) for column, heads, rows in group_tables(fairness)]
+        tables.append((f"gaps between groups, {fairness['comparisons']} comparisons", *gap_table(fairness)))
+    if fairness.get("mitigation"):
+        tables.append((f"{fairness['mitigation']['kind']} by group: test rows before → after", *mitigation_table(fairness)))
+    for title, names, lines in tables:
+        view = Table(title=title)
+        for k, name in enumerate(names):
+            view.add_column(name, justify="right" if k else "left")
+        for line in lines:
+            view.add_row(*line)
+        console.print(view)
 
 
 def _named(names: Sequence[str]) -> str:

@@ -447,6 +447,10 @@ class EvaluationSettings(Settings):
     specificity: float
     calibrate: str
     subgroup: str | None
+    subgroups: list[str]
+    bands: Settings
+    least: int
+    mitigation: str
     rationale_set: str | None
     local_models: str
     metrics: list[str]

@@ -207,6 +207,7 @@ class RunSummary(Record):
     worst_site: Part | None = None
     below_majority: Sequence[Part] = ()
     subgroups: Mapping[str, Scores] = field(default_factory=dict)
+    fairness: Part = field(default_factory=dict)
     decision_curve: Mapping[str, Sequence[float]] = field(default_factory=dict)
     reliability: Part = field(default_factory=dict)
     tasks: Mapping[str, Part] = field(default_factory=dict)

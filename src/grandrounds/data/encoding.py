@@ -33,6 +33,7 @@ from grandrounds.data.design import (
     reference_levels,
 )
 from grandrounds.data.outcome import Outcome
+from grandrounds.data.subgroups import Grouping, agree_groupings, groupings_from, groupings_to_dict, plan_bands
 from grandrounds.data.summary import Moments, Summary
 
 INDICATOR_SHARE = 0.01
@@ -93,6 +94,7 @@ class Encoding:
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that read 0 everywhere, with the reason
     by_column: bool = False  # data.coding = "columns": inputs lose nothing of a column (models/columns.py)
     outcome: Outcome | None = None  # of tasks other than classification; `classes` are then those of the event, or none
+    subgroups: tuple[Grouping, ...] = ()  # groups of the columns of evaluation.subgroups
 
     @property
     def task(self) -> str:
@@ -265,8 +267,8 @@ class Encoding:
         return blocks
 
     def to_dict(self) -> dict[str, object]:
-        values = asdict(self)
-        return {name: v for name, v in values.items() if v or name not in _OPTIONAL}
+        values = {name: v for name, v in asdict(self).items() if name != "subgroups"}
+        return {name: v for name, v in values.items() if v or name not in _OPTIONAL} | groupings_to_dict(self.subgroups)
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
@@ -282,6 +284,7 @@ class Encoding:
             left_out=dict(d.get("left_out", {})),
             by_column=bool(d.get("by_column", False)),
             outcome=Outcome.from_dict(d["outcome"]) if d.get("outcome") else None,
+            subgroups=groupings_from(d),
         )
 
 
@@ -327,6 +330,8 @@ class EncodingRules:
     products: tuple[tuple[str, ...], ...] = ()
     least: int = 0  # rows of a level over all sites, with coding "reference"
     task: str = CLASSIFICATION  # the type of the outcome, as the rows have it
+    subgroups: tuple[str, ...] = ()  # columns whose groups are compared
+    bands: Mapping[str, Sequence[float]] = field(default_factory=dict)  # cuts of those that are numbers
 
     @property
     def by_column(self) -> bool:
@@ -349,6 +354,8 @@ class EncodingRules:
             complete=getattr(d, "complete", False),
             products=tuple(tuple(p) for p in getattr(d, "products", ())),
             least=getattr(exact, "least", SMALL) if coding == "reference" else 0,
+            subgroups=tuple(plan.evaluation.get("subgroups", ())),
+            bands=plan_bands(plan.evaluation),
         )
 
 
@@ -453,6 +460,7 @@ def make_encoding(
         left_out=left_out,
         by_column=rules.by_column,
         outcome=_round_units(agree_outcome(total, rules.task)) if rules.by_column else agree_outcome(total, rules.task),
+        subgroups=agree_groupings(rules.subgroups, rules.bands, total.subgroups, numeric=numeric, cells=total.cells),
     )
 
 

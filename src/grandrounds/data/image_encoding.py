@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import class_numbers, index_in, order_classes
 from grandrounds.data.images import ImageSet, find_dark_images, mask_notes, size_text
+from grandrounds.data.subgroups import Grouping, WordCounts, add_words, groupings_from, groupings_to_dict
 from grandrounds.data.summary import add_counts
 from grandrounds.protocol.messages import Payload, Value
 
@@ -39,9 +40,12 @@ class ImageSummary:
     squares: Array  # (C,) int64
     classes: Mapping[str, int]
     groups: Mapping[str, int]  # levels of the subgroup column, where one is named
+    subgroups: Mapping[str, WordCounts] = field(default_factory=dict)  # rows by group of each column of evaluation.subgroups
 
     @classmethod
-    def from_images(cls, images: ImageSet, *, groups: Sequence[str] = ()) -> ImageSummary:
+    def from_images(
+        cls, images: ImageSet, *, groups: Sequence[str] = (), subgroups: Mapping[str, WordCounts] | None = None
+    ) -> ImageSummary:
         """Summarise one site's images."""
         counts = _value_counts(images.pixels)
         value = np.arange(256)
@@ -53,6 +57,7 @@ class ImageSummary:
             squares=counts @ value**2,
             classes=Counter(images.label.tolist()),
             groups=Counter(groups),
+            subgroups=subgroups or {},
         )
 
     @classmethod
@@ -73,6 +78,7 @@ class ImageSummary:
             squares=np.sum([s.squares for s in parts], axis=0),
             classes=add_counts([s.classes for s in parts]),
             groups=add_counts([s.groups for s in parts]),
+            subgroups=add_words([s.subgroups for s in parts]),
         )
 
     def leak_warnings(self, names: Sequence[str]) -> list[str]:
@@ -88,7 +94,9 @@ class ImageSummary:
             "pixels": self.pixels,
             "sums": self.sums,
             "squares": self.squares,
-            "words": json.dumps({"classes": self.classes, "groups": self.groups}),
+            "words": json.dumps(
+                {"classes": self.classes, "groups": self.groups, **({"subgroups": self.subgroups} if self.subgroups else {})}
+            ),
         }
 
     @classmethod
@@ -103,6 +111,7 @@ class ImageSummary:
             squares=np.asarray(values["squares"]),
             classes=words["classes"],
             groups=words["groups"],
+            subgroups=words.get("subgroups", {}),
         )
 
 
@@ -117,6 +126,7 @@ class ImageEncoding:
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
     event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
+    subgroups: tuple[Grouping, ...] = ()  # groups of the columns of evaluation.subgroups
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -166,7 +176,8 @@ class ImageEncoding:
         return index_in(groups, self.groups)
 
     def to_dict(self) -> dict[str, object]:
-        return {"kind": KIND, **{name: v for name, v in asdict(self).items() if v is not None}}
+        values = {name: v for name, v in asdict(self).items() if v is not None and name != "subgroups"}
+        return {"kind": KIND, **values, **groupings_to_dict(self.subgroups)}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> ImageEncoding:
@@ -179,6 +190,7 @@ class ImageEncoding:
             class_counts=tuple(d["class_counts"]),
             groups=tuple(d["groups"]),
             event=d.get("event"),
+            subgroups=groupings_from(d),
         )
 
 

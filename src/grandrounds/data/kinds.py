@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from grandrounds.core.arrays import NUMBER, Array, misfit
@@ -15,6 +16,7 @@ from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, m
 from grandrounds.data.images import ImageSet
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
+from grandrounds.data.subgroups import WordCounts, agree_groupings
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.protocol.messages import Payload, Value
 
@@ -26,6 +28,7 @@ _TABLE = {
     "groups": list,
     "event?": (str, None),
     "outcome?": {"task": str, "centre": NUMBER, "scale": NUMBER, "event?": (str, None)},
+    "subgroups?": [{"column": str, "levels": [str], "edges": [float]}],
 }
 Holdings = Dataset | ImageSet
 AnyEncoding = Encoding | ImageEncoding
@@ -53,13 +56,19 @@ def outcome_line(encoding: AnyEncoding, event: Event | None, schema: Schema | No
 
 
 def summary_payload(
-    data: Holdings, *, groups: Sequence[str], ranges: tuple[Array, Array] | None = None, smallest: int = 0
+    data: Holdings,
+    *,
+    groups: Sequence[str],
+    subgroups: Mapping[str, WordCounts] | None = None,
+    ranges: tuple[Array, Array] | None = None,
+    smallest: int = 0,
 ) -> dict[str, Value]:
     """Summarise a site's training rows, as an Answer carries it.
 
     Args:
         data: The site's training rows or images.
         groups: The subgroup of each row.
+        subgroups: Rows by group of each column of evaluation.subgroups whose groups are not known beforehand.
         ranges: Lower and upper ends of numeric columns; then the moments within them are given.
         smallest: A column with fewer values within its range has no moments.
     """
@@ -68,14 +77,15 @@ def summary_payload(
             raise BadInput("images have no columns with ranges", code="needs-table")
         return Moments.from_dataset(data, *ranges, smallest=smallest).to_payload()
     if isinstance(data, ImageSet):
-        return ImageSummary.from_images(data, groups=groups).to_payload()
-    return Summary.from_dataset(data, groups=groups).to_payload()
+        return ImageSummary.from_images(data, groups=groups, subgroups=subgroups).to_payload()
+    return Summary.from_dataset(data, groups=groups, subgroups=subgroups).to_payload()
 
 
 def agree_on_images(answers: Sequence[Payload], rules: EncodingRules) -> ImageEncoding:
     """Make one encoding from all sites' summaries of their images."""
     images = ImageSummary.merge([ImageSummary.from_payload(a) for a in answers])
-    return make_image_encoding(images, positive=rules.positive)
+    encoding = make_image_encoding(images, positive=rules.positive)
+    return replace(encoding, subgroups=agree_groupings(rules.subgroups, rules.bands, images.subgroups))
 
 
 def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:

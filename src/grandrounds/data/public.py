@@ -24,6 +24,7 @@ from grandrounds.data.kinds import AnyEncoding, Holdings
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Column
 from grandrounds.data.sets.catalog import CATALOG
+from grandrounds.data.subgroups import known_groupings
 
 BEYOND = 1.0
 """Values are clipped to this many widths of the range beyond either end: six deviations from the middle."""
@@ -78,9 +79,11 @@ def public_encoding(
     levels = _class_levels(facts, label or "label") if counted else ()
     words = order_classes(dict.fromkeys(levels, 1), rules.positive)  # nobody counted
     groups = _group_levels(data, facts, subgroup)
+    orders = {c.name: c.order for c in data.schema.columns if c.order} if isinstance(data, Dataset) else {}
+    subgroups = known_groupings(rules.subgroups, rules.bands, {**orders, **facts.levels})
     if isinstance(data, ImageSet):
         mean, std = ((part,) * data.shape[0] for part in _GREY)
-        return ImageEncoding(mean, std, data.shape, **words, groups=groups)
+        return ImageEncoding(mean, std, data.shape, **words, groups=groups, subgroups=subgroups)
     return Encoding(
         numeric=tuple(_numeric_rule(column, facts, rules) for column in data.schema.numeric_like),
         categorical=tuple(_categorical_rule(column.name, facts) for column in data.schema.categorical),
@@ -88,6 +91,7 @@ def public_encoding(
         groups=groups,
         public=True,
         outcome=outcome,
+        subgroups=subgroups,
         products=rules.products,
         by_column=rules.by_column,
     )

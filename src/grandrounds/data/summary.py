@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.data.checks import merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.subgroups import WordCounts, add_words
 from grandrounds.protocol.messages import Payload, Value
 
 ACCURACY = 0.001
@@ -140,9 +141,12 @@ class Summary:
     groups: Mapping[str, int]  # levels of the subgroup column, where one is named
     leaks: tuple[tuple[Array, float], ...]  # per site: how well each column alone tells the label, and its weight
     outcome: Array | None = None  # (3,) rows, mean and squared deviations of a label that is a number
+    subgroups: Mapping[str, WordCounts] = field(default_factory=dict)  # rows by group of each column of evaluation.subgroups
 
     @classmethod
-    def from_dataset(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
+    def from_dataset(
+        cls, data: Dataset, *, groups: Sequence[str] = (), subgroups: Mapping[str, WordCounts] | None = None
+    ) -> Summary:
         """Summarise one site's rows."""
         x = data.numeric
         classes = Counter(data.label.tolist() if data.outcome is None else ())
@@ -161,6 +165,7 @@ class Summary:
             groups=Counter(groups),
             leaks=(leak,),
             outcome=None if data.outcome is None else _outcome_moments(data.outcome),
+            subgroups=subgroups or {},
         )
 
     @classmethod
@@ -175,6 +180,7 @@ class Summary:
             groups=add_counts([s.groups for s in parts]),
             leaks=tuple(leak for s in parts for leak in s.leaks),
             outcome=_merge_outcomes([s.outcome for s in parts if s.outcome is not None]),
+            subgroups=add_words([s.subgroups for s in parts]),
         )
 
     def leak_warnings(self, names: Sequence[str]) -> list[str]:
@@ -188,7 +194,9 @@ class Summary:
     def to_payload(self) -> dict[str, Value]:
         """Pack into arrays and short strings, as an Answer carries them."""
         scores, weight = self.leaks[0]
-        words = {"levels": self.levels, "classes": self.classes, "groups": self.groups}
+        words: dict[str, object] = {"levels": self.levels, "classes": self.classes, "groups": self.groups}
+        if self.subgroups:
+            words["subgroups"] = self.subgroups
         return {
             "rows": self.rows,
             "count": self.count,
@@ -213,6 +221,7 @@ class Summary:
             groups=words["groups"],
             leaks=((np.asarray(values["leak"]), float(values["leak_weight"])),),
             outcome=np.asarray(values["outcome"], np.float64) if "outcome" in values else None,
+            subgroups=words.get("subgroups", {}),
         )
 
 

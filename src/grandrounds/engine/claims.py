@@ -176,7 +176,7 @@ def _is_count(count: Any, agreed: Mapping[str, int] | None) -> bool:
 def _possible_tallies(block: Answers, agreed: Rows) -> Array:
     """Find sites with possible tallies, (K,): whole, none below zero, and adding up to one number of rows."""
     good = np.ones(len(block), bool)
-    for part in (*PARTS, CLEAN):
+    for part in (*PARTS, CLEAN, *_parts_by_column(block)):
         told = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
         if "count" not in told or len(told["count"]) != len(block):  # a simulation has summed them already
             continue
@@ -184,13 +184,20 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
         if len(fields) < len(told):
             return np.zeros(len(block), bool)
         good &= _is_tally(fields, len(block))
-        most = [agreed.get(site, {}).get("test" if part == CLEAN else part, MOST_ROWS) for site in block.sites]
+        rows = "test" if part == CLEAN else part.partition("_groups")[0]
+        most = [agreed.get(site, {}).get(rows, MOST_ROWS) for site in block.sites]
         good &= fields["count"].reshape(len(block), -1).sum(axis=1) <= np.array(most)
     for name, column in block.columns.items():
         limits = metric_range(name.rpartition(".")[2]) if name.startswith("figures.") else None
         if limits is not None and isinstance(column, np.ndarray) and column.ndim == 1:
             good &= np.isnan(column) | ((column >= limits[0] - 1e-9) & (column <= limits[1] + 1e-9))
     return good
+
+
+def _parts_by_column(block: Answers) -> list[str]:
+    """Return the tallies by the groups of a column in these answers: `test_groups.0`."""
+    names = (n.rpartition(".")[0] for n in block.columns)
+    return list(dict.fromkeys(n for n in names if n.split(".")[0] in ("test_groups", "val_groups")))
 
 
 def _is_tally(fields: Mapping[str, Array], sites: int) -> Array:

@@ -270,7 +270,8 @@ class Experiment(Section):
                     },
                 }
             )
-            subgroup = subgroup or catalog_entry.subgroup
+            if not self.evaluation.subgroups:  # those show small groups, which this one does not hide
+                subgroup = subgroup or catalog_entry.subgroup
         if split.partition == "auto":
             from_catalog = find_entry(data.name).partition if data.name and not is_own_code else {}
             default_partition = from_catalog.get("partition", "equal")

@@ -374,6 +374,22 @@ class Evaluation(Section):
         description="calibration on all sites' validation rows after training: temperature or Platt scaling (two classes)",
     )
     subgroup: str | None = Field(None, description="column to report metrics by, e.g. sex")
+    subgroups: tuple[str, ...] = Field(
+        (), max_length=10, description="columns whose groups are compared, e.g. ['sex', 'age']: figures and gaps with intervals"
+    )
+    bands: dict[str, tuple[float, ...]] = Field(
+        default_factory=dict,
+        description="cuts of numeric columns of subgroups: { age = [45, 65, 80] }; not set: age bands for a column named age, "
+        "else quartiles of the sites' summaries",
+    )
+    least: int = Field(
+        5, ge=1, description="smallest count that subgroups show: smaller groups, and groups with fewer events, are hidden"
+    )
+    mitigation: Literal["none", "thresholds", "recalibration"] = Field(
+        "none",
+        description="correction by groups of the first column of subgroups, fitted to validation rows: a threshold for each "
+        "group (equal sensitivity), or a recalibration of each group",
+    )
     rationale_set: str | None = Field(
         None,
         description="reference images on which the global model's predictions and heat maps are scored after every evaluated "

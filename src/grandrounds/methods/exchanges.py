@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from grandrounds.explain.sketch import Sketches
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.metrics import OutcomeTally, Tally
 from grandrounds.protocol.messages import USE_PERSONAL, Answers, Ask, Value
+from grandrounds.site.evaluate import BY_COLUMN
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 """Grid of candidate temperatures; bounded, because separable data would drive the temperature to zero."""
@@ -120,6 +121,7 @@ class EvaluationResult:
     sites: tuple[str, ...]
     totals: dict[str, Any]  # part -> Tally or OutcomeTally (groups,)
     figures: dict[str, Array]  # figure -> (K,)
+    by_column: dict[str, list[Any]] = field(default_factory=dict)  # part -> Tally (groups,) of each column of subgroups
 
 
 def evaluate(
@@ -131,23 +133,32 @@ def evaluate(
     sites: tuple[str, ...] | None = None,
     outcome: Outcome | None = None,
     personal: bool = False,
+    by_column: Sequence[str] = (),
 ) -> Generator[Ask, Answers, EvaluationResult]:
     """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site.
 
     `outcome`: that of the encoding, for tasks other than classification. `personal`: the models that sites deploy
-    (`methods.personal`).
+    (`methods.personal`). `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups.
     """
     shared: dict[str, Value] = {"model": served.model, "figures": ",".join(figures), "threshold": threshold}
+    grouped = tuple(f"{part}{BY_COLUMN}" for part in by_column)
     answers = yield Ask(
         "evaluate",
         shared={**shared, USE_PERSONAL: 1} if personal else shared,
         each=served.payloads(),
         to=sites,
-        report=(*parts, "figures"),
-        summed=tuple(parts),
+        report=(*parts, *grouped, "figures"),
+        summed=(*parts, *grouped),
     )
     totals = {part: _read_tally(_strip_prefix(answers.totals, part), outcome) for part in parts}
-    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"))
+    columns = {part: _read_columns(_strip_prefix(answers.totals, f"{part}{BY_COLUMN}"), outcome) for part in by_column}
+    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"), columns)
+
+
+def _read_columns(arrays: Mapping[str, Array], outcome: Outcome | None) -> list[Tally | OutcomeTally]:
+    """Read the summed tallies of one part by the groups of each column: `0.count`, `1.count` and so on."""
+    numbers = sorted({int(name.partition(".")[0]) for name in arrays})
+    return [_read_tally(_strip_prefix(arrays, str(j)), outcome) for j in numbers]
 
 
 def _read_tally(arrays: Mapping[str, Array], outcome: Outcome | None) -> Tally | OutcomeTally:

@@ -239,6 +239,14 @@ _TASKS = (
                 account=_FIGURES, rows=("test_clean",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
             ),
             ReportSpec(
+                "test_groups", CELLS, uncovered("score counts of test rows by group of each column", TEST_ROWS),
+                account=_FIGURES, rows=("test",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
+                "val_groups", CELLS, refused("score counts of validation rows by group", "`evaluation.mitigation`"),
+                account=_FIGURES, rows=("val",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
+            ),
+            ReportSpec(
                 "figures", FIGURE, uncovered("metrics of test rows", TEST_ROWS),
                 account=_FIGURES, rows=("test",), omits_withheld=True,
                 hidden=(("test", "figures.test."),), nan_columns=("figures",),

@@ -19,6 +19,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
+from grandrounds.report.fairness import describe_gaps, describe_mitigation
 from grandrounds.report.outcome import is_classification, outcome_findings
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
@@ -58,7 +59,7 @@ def describe_findings(summary: Figures) -> list[str]:
     if not is_defined(final.get("count")) or final["count"] < 1:
         return [*effects, *(_shapes(summary) if summary.get("shapes") or summary.get("card") else ())]
     if not is_classification(summary):
-        return [*effects, *outcome_findings(summary), *_shapes(summary)]
+        return [*effects, *outcome_findings(summary), *_gaps(summary), *_shapes(summary)]
     return [
         *effects,
         *_event(summary),
@@ -66,8 +67,15 @@ def describe_findings(summary: Figures) -> list[str]:
         *_compare_sites(summary),
         *_against_majority(summary),
         *_subgroups(summary),
+        *_gaps(summary),
         *_shapes(summary),
     ]
+
+
+def _gaps(summary: Figures) -> list[str]:
+    """Describe the gaps between groups of patients, and a mitigation with its cost."""
+    fairness = summary.get("fairness") or {}
+    return [*describe_gaps(fairness), *describe_mitigation(fairness)]
 
 
 def _effects(summary: Figures) -> Iterator[str]:

@@ -26,6 +26,7 @@ from grandrounds.data.outcome import group_outcome
 from grandrounds.data.partition import partition, partition_by_column, plugin_partition
 from grandrounds.data.reference_sets import Reference, draw_reference_sets, mark_references
 from grandrounds.data.split import Rows, assign_roles
+from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOL, POOLED
@@ -61,6 +62,8 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     by_column, keep_setup = plan.split.partition == "column", bool(plan.split.get("keep_setup", False))
     data, digest = load_data(plan.data, given, without=without if by_column and not keep_setup else ())
     _check_fit(plan.model.name, data)
+    subgroups, bands = tuple(plan.evaluation.get("subgroups", ())), plan_bands(plan.evaluation)
+    count_words(data, subgroups, bands)  # refuses a column that is not there
     reference = draw_reference_sets(plan, data, barred=_held_out(plan, data))
     reference_rows = np.concatenate(
         [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
@@ -105,7 +108,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
         names, rows, task = _pooled(names, rows, task)
     clean = None if planted is None else planted.clean
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
-    stack = replace(stack, by_patient=protects_patients(plan))
+    stack = replace(stack, by_patient=protects_patients(plan), subgroups=subgroups, bands=bands)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput(

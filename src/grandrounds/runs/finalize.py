@@ -44,6 +44,7 @@ from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs import evaluation
 from grandrounds.runs.context import RunContext
 from grandrounds.runs.explanations import written
+from grandrounds.runs.fairness import fairness_summary
 from grandrounds.runs.state import State
 from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.evaluate import score
@@ -88,9 +89,11 @@ class Finalizer:
             return self._close_statistic(state, records)
         served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
-        scored = self._judged(served, PARTS if self.context.consortium.planted is None else (*PARTS, CLEAN), threshold)
+        parts = PARTS if self.context.consortium.planted is None else (*PARTS, CLEAN)
+        scored = self._judged(served, parts, threshold, by_column=self._grouped_parts())
         final = evaluation.final_scores(scored, encoding, threshold=threshold, more=self.context.setup.metrics)
         self._doubt(final, scored.totals["test"].sum(axis=0))
+        fairness = self._compare_groups(scored, threshold)
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
         if is_personal(plan):
@@ -128,6 +131,7 @@ class Finalizer:
             training=self.context.consortium.training,
             explanation=explanation,
             cohorts=evaluation.cohorts(records),
+            **({"fairness": fairness} if fairness else {}),
             **trust_summary(plan, records),
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
             **local_summary(records, self.context.setup.rows),
@@ -287,13 +291,39 @@ class Finalizer:
     def _drive(self, work: Any) -> Any:
         return self.context.engine.drive(work, round=self.context.plan.method.rounds + 1)
 
+    def _grouped_parts(self) -> tuple[str, ...]:
+        """Return the parts that are tallied by the groups of evaluation.subgroups; validation rows for a mitigation only."""
+        if not self.context.encoding.subgroups:
+            return ()
+        return ("test",) if self.context.plan.evaluation.mitigation == "none" else ("val", "test")
+
+    def _compare_groups(self, scored: EvaluationResult, threshold: float) -> dict[str, Any]:
+        """Return `fairness` of the summary; empty where evaluation.subgroups names no column."""
+        encoding, e = self.context.encoding, self.context.plan.evaluation
+        if not encoding.subgroups:
+            return {}
+        decided = threshold if task_of(encoding) == CLASSIFICATION else None
+        return fairness_summary(scored.by_column["test"], encoding, threshold=decided, least=e.least)
+
     def _judged(
-        self, served: ModelAssignment, parts: tuple[str, ...], threshold: float, *, personal: bool = False
+        self,
+        served: ModelAssignment,
+        parts: tuple[str, ...],
+        threshold: float,
+        *,
+        personal: bool = False,
+        by_column: tuple[str, ...] = (),
     ) -> EvaluationResult:
         encoding = self.context.encoding
         figures = tuple(m.name for m in metrics_of(task_of(encoding)))
         work = evaluate(
-            served, parts, figures=figures, threshold=threshold, outcome=outcome_of(encoding), personal=personal
+            served,
+            parts,
+            figures=figures,
+            threshold=threshold,
+            outcome=outcome_of(encoding),
+            personal=personal,
+            by_column=by_column,
         )
         scored: EvaluationResult = self._drive(work)
         return scored

@@ -66,6 +66,7 @@ _SUMMARY = {
     "final": {**_FIGURES, "auroc_low?": NUMBER}, "validation?": {"*": NUMBER}, "training?": {"*": NUMBER},
     "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},
     "per_site": {"*": _FIGURES}, "worst_site?": {"*": (str, *NUMBER)}, "below_majority?": list, "subgroups?": dict,
+    "fairness?": {"columns": dict, "gaps": [dict], "comparisons": int, "*": (str, *NUMBER, dict, list)},
     "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
     "tasks": {"*": {"*": NUMBER}}, "attacks": dict,
     "finetuned": ({}, {"epochs": int, "final": _FIGURES, "per_site": {"*": _FIGURES}}),

@@ -30,7 +30,7 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import withheld_splits
-from grandrounds.experiment.checks.task import refuse_task
+from grandrounds.experiment.checks.task import refuse_groups, refuse_task
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of, method_class
@@ -127,6 +127,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     refuse_task(plan, task_of(encoding))
+    refuse_groups(plan, task_of(encoding), len(encoding.classes))
     event = _event(plan, encoding, resumed=snapshot is not None)
     if snapshot is None and event is not None and event.source != LAST:
         encoding = replace(encoding, event=event.word)

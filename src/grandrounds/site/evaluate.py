@@ -24,6 +24,9 @@ from grandrounds.site.stack import Part, Stack
 
 _ROWS = 8192
 
+BY_COLUMN = "_groups"
+"""Ending of the reports with tallies by the groups of several columns: `test_groups`."""
+
 
 def score(model: Model, theta: Array, x: Array) -> Array:
     """Compute logits (n, C) of one model, in blocks of rows that keep memory small. A model that diverged gives infinities."""
@@ -72,9 +75,13 @@ def evaluate(
     threshold: float,
     boasting: Collection[int] = (),
     apart: bool = False,
+    by_column: Sequence[str] = (),
+    sizes: Sequence[int] = (),
 ) -> Columns:
     """Answer task `evaluate`: the Tally of all members for each part, by subgroup, with a leading axis of one; and the named
     figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
+
+    `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups, `sizes` of which there are.
 
     Sites numbered in `boasting` inflate their accuracy on validation rows, to simulate attacks.
     """
@@ -89,6 +96,11 @@ def evaluate(
         group = np.minimum(part.group[rows], groups - 1)
         total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
+        if name in by_column and part.subgroups is not None:
+            for j, size in enumerate(sizes):
+                number = part.subgroups[rows, j]
+                total = scored.tally(owner * size + number if apart else number, (len(members) if apart else 1, size))
+                columns |= {f"{name}{BY_COLUMN}.{j}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
             site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
             columns |= {f"figures.{name}.{figure}": values for figure, values in site_scores.items()}

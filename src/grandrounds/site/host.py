@@ -349,6 +349,8 @@ class SiteHost:
             threshold=float(ask.shared.get("threshold", 0.5)),
             boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=ask.round),
             apart=bool(ask.withheld),
+            by_column=[p for p in self.stack.parts if f"{p}{scoring.BY_COLUMN}" in ask.report],
+            sizes=[len(grouping.names) for grouping in self.encoding.subgroups],
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:

@@ -13,6 +13,7 @@ from grandrounds.core.outcome import SURVIVAL
 from grandrounds.data.design import describe_incomplete
 from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
+from grandrounds.data.subgroups import count_words, number_groups
 from grandrounds.models.dense import targets
 from grandrounds.models.losses import rank_times
 from grandrounds.protocol.messages import Ask, Columns
@@ -31,7 +32,9 @@ def summarise(stack: Stack, ask: Ask, members: Array, *, smallest: int = 0) -> d
     for k in members:
         rows = stack.rows[k].train
         mine = [] if stack.groups is None else stack.groups[rows].tolist()
-        answers.append(summary_payload(_bare(stack.data).take(rows), groups=mine, ranges=ranges, smallest=smallest))
+        words = count_words(stack.data.take(rows), stack.subgroups, stack.bands) if stack.subgroups and ranges is None else {}
+        bare = _bare(stack.data).take(rows)
+        answers.append(summary_payload(bare, groups=mine, subgroups=words, ranges=ranges, smallest=smallest))
     return {f"summary.{name}": [a[name] for a in answers] for name in answers[0]}
 
 
@@ -43,6 +46,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     y = encoding.labels(stack.data)
     target, time = _targets(encoding, stack.data, y, dtype)
     g = np.zeros(len(y), np.int64) if stack.groups is None else encoding.group_numbers(stack.groups.tolist())
+    numbers = number_groups(encoding.subgroups, stack.data) if encoding.subgroups else None
     for name in PARTS:
         per_site = [getattr(r, name) for r in stack.rows]
         rows = np.concatenate(per_site) if per_site else np.empty(0, np.int64)
@@ -54,6 +58,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
             offsets=np.cumsum([0, *(len(r) for r in per_site)]),
             patient=stack.data.patient[rows] if stack.by_patient and stack.data.patient is not None else None,
             time=None if time is None else time[rows],
+            subgroups=None if numbers is None else numbers[rows],
         )
     if stack.clean is not None:
         parts[CLEAN] = replace(parts["test"], x=encoding.encode(stack.clean, dtype))

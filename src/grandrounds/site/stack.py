@@ -92,6 +92,7 @@ class Part:
     offsets: Array  # (K + 1,)
     patient: Array | None = None  # (N,) patient of each row, as text, if the privacy unit is a patient
     time: Array | None = None  # (N,) float64 follow-up time, for survival
+    subgroups: Array | None = None  # (N, J) group numbers by column of evaluation.subgroups
 
     @cached_property
     def patients(self) -> tuple[Patients, ...] | None:
@@ -120,7 +121,8 @@ class Part:
         """Return an empty part."""
         none = np.zeros_like(self.offsets)
         time = None if self.time is None else self.time[:0]
-        return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none, time=time)
+        subgroups = None if self.subgroups is None else self.subgroups[:0]
+        return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none, time=time, subgroups=subgroups)
 
     def only(self, chosen: Array) -> Part:
         """Return the part with these rows (N,) of bool only."""
@@ -149,6 +151,8 @@ class Stack:
     outcome: Outcome | None = None  # of tasks other than classification
     clean: ImageSet | None = None  # test images by site without a shortcut's patch, if there is one
     by_patient: bool = False  # the privacy unit is a patient, who may have several rows
+    subgroups: tuple[str, ...] = ()  # columns whose groups are compared (evaluation.subgroups)
+    bands: Mapping[str, Sequence[float]] = field(default_factory=dict)  # cuts of those that are numbers
 
     def number(self, sites: Sequence[str]) -> Array:
         """Return the site numbers of the named sites."""
@@ -191,4 +195,6 @@ class Stack:
         alone = Stack((self.names[k],), self.data.take(mine), (Rows(train, val, test),), groups, tasks)
         first = sum(len(r.test) for r in self.rows[:k])
         clean = None if self.clean is None else self.clean.take(slice(first, first + len(rows.test)))
-        return replace(alone, attacks=attacks, clean=clean, by_patient=self.by_patient)
+        return replace(
+            alone, attacks=attacks, clean=clean, by_patient=self.by_patient, subgroups=self.subgroups, bands=self.bands
+        )

@@ -264,6 +264,8 @@ def _signals(plan: Plan) -> Iterator[str]:
         yield f"evaluation.local_models is '{e.local_models}', accuracy on training rows, {raw}: set it to 'none'"
     if e.threshold != "half":
         yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
+    if e.get("mitigation", "none") != "none":
+        yield f"evaluation.mitigation '{e.mitigation}' is fitted to validation rows by group, {raw}: set it to 'none'"
     if e.calibrate == "temperature":
         yield f"evaluation.calibrate 'temperature' uses losses of validation rows, {raw}: use 'platt' or 'none'"
     if e.calibrate == "platt" and plan.privacy.mechanism == CLIENT:

@@ -8,7 +8,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.attacks import DATA_KINDS, LIE
-from grandrounds.methods import is_variant_of, regularizer_class
+from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.models import model_name
 
 _CLASS_METHODS = {
@@ -33,6 +33,44 @@ def refuse_task(plan: Plan, task: str) -> None:
     model_name(plan.model.name, task)
     for reason in _reasons(plan, task):
         raise BadInput(f"the task is {task}: {reason}", code="task-does-not-fit")
+
+
+def refuse_groups(plan: Plan, task: str, classes: int) -> None:
+    """Refuse evaluation.subgroups and evaluation.mitigation where groups cannot be compared.
+
+    Args:
+        plan: The run's plan.
+        task: The type of the outcome.
+        classes: The number of classes.
+
+    Raises:
+        BadInput: The outcome has no figures that are compared, or the mitigation lacks two classes or columns.
+    """
+    e = plan.evaluation
+    named, mitigation = tuple(e.get("subgroups", ())), e.get("mitigation", "none")
+    if mitigation != "none" and not named:
+        raise BadInput(
+            f"evaluation.mitigation is '{mitigation}', but evaluation.subgroups names no column: name one (--subgroups sex)",
+            code="missing-setting",
+        )
+    if named and not method_class(plan.method.name).has_model:
+        raise BadInput(
+            f"evaluation.subgroups compares groups by a model's scores, and method '{plan.method.name}' has no model: use "
+            "method.exact.group (--group)",
+            code="task-does-not-fit",
+        )
+    if named and task == SURVIVAL:
+        raise BadInput(
+            "evaluation.subgroups compares classes, numbers or counts, and the task is survival: use evaluation.subgroup, which "
+            "gives the C-index of each group of one column",
+            code="task-does-not-fit",
+        )
+    if mitigation != "none" and (task != CLASSIFICATION or classes != 2):
+        kind = f"there are {classes}" if task == CLASSIFICATION else f"the task is {task}"
+        raise BadInput(
+            f"evaluation.mitigation '{mitigation}' needs two classes, and {kind}: set it to 'none'",
+            code="task-does-not-fit",
+        )
 
 
 def _reasons(plan: Plan, task: str) -> Iterator[str]:

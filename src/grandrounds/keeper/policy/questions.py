@@ -342,7 +342,9 @@ def _veil(p: Plan) -> Iterator[Ask]:
 
 def _about(p: Plan) -> Iterator[Ask]:
     """List the Asks for explanations and evaluation."""
-    yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
+    asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.get("subgroups", ())}
+    asked["val_groups"] = asked["test_groups"] and p.evaluation.get("mitigation", "none") != "none"
+    yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if asked.get(r, True)))
     if p.explain.sketch != "none" and not under_budget(p):
         yield _ask(p, tasks.EXPLAIN)
     if maps_asked(p):

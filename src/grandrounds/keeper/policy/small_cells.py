@@ -44,8 +44,9 @@ def without_small_cells(task: str, values: Payload, smallest: int, rows: Mapping
             out |= {n: _nan(out[n]) if report.kind == FIGURE else np.zeros_like(np.asarray(out[n])) for n in names}
         if report.cells == SUMMARY_CELLS:
             out |= _summary(out, smallest)
-        elif report.cells == TALLY_CELLS and f"{report.name}.count" in out:
-            out |= _tally(out, report.name, smallest)
+        elif report.cells == TALLY_CELLS:
+            for part in [n.removesuffix(".count") for n in out if n.split(".")[0] == report.name and n.endswith(".count")]:
+                out |= _tally(out, part, smallest)
         elif report.cells == SKETCH_CELLS and 0 < int(out.get(f"{report.name}.rows", 0)) < smallest:
             out |= {n: np.zeros_like(v) for n, v in out.items() if n.split(".")[0] == report.name}
     return out
@@ -68,6 +69,8 @@ def _summary(values: Payload, smallest: int) -> Payload:
 def _categories(values: Payload, smallest: int) -> Payload:
     words = json.loads(str(values["summary.words"]))
     words["groups"] = {w: n for w, n in words["groups"].items() if n >= smallest}
+    if "subgroups" in words:
+        words["subgroups"] = {c: _frequent(counts, smallest) for c, counts in words["subgroups"].items()}
     words["classes"] = {w: max(n, smallest) for w, n in words["classes"].items()}
     if "levels" not in words:  # summaries of images have no columns
         return {"summary.words": json.dumps(words)}
@@ -81,6 +84,11 @@ def _categories(values: Payload, smallest: int) -> Payload:
     if "summary.outcome" in values and np.asarray(values["summary.outcome"])[0] < smallest:
         kept_cells["summary.outcome"] = np.zeros(3)
     return {**kept_cells, "summary.words": json.dumps(words)}
+
+
+def _frequent(counts: Mapping[str, int] | None, smallest: int) -> dict[str, int] | None:
+    """Leave rare groups out of the counts of a column; None where it has too many to name."""
+    return None if counts is None else {w: n for w, n in counts.items() if n >= smallest}
 
 
 def _merge_cells(column: Array, cell: Array, count: Array, smallest: int) -> tuple[Array, Array, Array]:

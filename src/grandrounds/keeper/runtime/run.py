@@ -18,6 +18,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES, STROKES, apply_schema, split_keys, split_site_rows
+from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
@@ -216,9 +217,12 @@ def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, tas
     split = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
+    subgroups, bands = tuple(plan.evaluation.get("subgroups", ())), plan_bands(plan.evaluation)
+    count_words(data, subgroups, bands)  # refuses a column that is not there
     if task:
         data = replace(data, label=_labels(plan, data, task))
-    return Stack((name,), data, (split,), groups, (task,), by_patient=protects_patients(plan))
+    stack = Stack((name,), data, (split,), groups, (task,), by_patient=protects_patients(plan))
+    return replace(stack, subgroups=subgroups, bands=bands)
 
 
 def _check_table(settings: DataSettings, table: Table) -> Dataset:

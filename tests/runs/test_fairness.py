@@ -1,0 +1,90 @@
+"""evaluation.subgroups from setting to summary: the same figures in the clear, over messages and by secure sums; refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.data.table import Table
+from grandrounds.keeper.policy.rules import Policy
+from grandrounds.report.fairness import describe_gaps, group_tables
+from tests.keeper.test_small_cells import trimming
+from tests.support import patients, refused
+
+SETTINGS = {"data": {"label": "died", "site": "hospital"}, "method": {"name": "fedavg", "rounds": 2}}
+
+
+def with_sex(sizes, seed=0):
+    table = patients(sizes, seed=seed)
+    sex = np.random.default_rng(seed).choice(["f", "m"], len(table))
+    return Table.from_mapping({**table.columns, "sex": sex})
+
+
+def made(out, table=None, **changes) -> gr.Run:
+    evaluation = {"subgroups": ["sex", "age", "lactate"], **changes.pop("evaluation", {})}
+    experiment = gr.Experiment.parse({**SETTINGS, "evaluation": evaluation, **changes})
+    return gr.run(experiment, table=with_sex([150, 120, 90]) if table is None else table, out=out)
+
+
+def test_figures_add_up_and_are_the_same_on_every_way(tmp_path):
+    runs = {
+        "plain": made(tmp_path / "a", evaluation={"least": 1}),
+        "wire": made(tmp_path / "b", evaluation={"least": 1}, engine={"wire": True}),
+        "secure": made(tmp_path / "c", evaluation={"least": 1}, privacy={"secure": True}),
+    }
+    plain = runs["plain"].summary.fairness
+    assert plain["columns"]["age"]["cuts"] == [45, 65, 80] and len(plain["columns"]["lactate"]["cuts"]) == 3
+    for part in plain["columns"].values():
+        assert sum(g["count"] for g in part["groups"].values()) == runs["plain"].summary.final["count"]
+    for other in ("wire", "secure"):
+        fairness = runs[other].summary.fairness
+        for column, part in plain["columns"].items():
+            for group, figures in part["groups"].items():
+                assert fairness["columns"][column]["groups"][group] == pytest.approx(figures, abs=1e-4, nan_ok=True)
+        assert [g["flagged"] for g in fairness["gaps"]] == [g["flagged"] for g in plain["gaps"]]
+    assert describe_gaps(plain) and [name for name, *_ in group_tables(plain)] == ["sex", "age", "lactate"]
+    assert "fairness" not in gr.run(gr.Experiment.parse(SETTINGS), table=patients([60, 50]), out=tmp_path / "d").summary.to_dict()
+
+
+def test_small_groups_are_hidden_in_the_summary(tmp_path):
+    table = with_sex([150, 120, 90])
+    sex = table.columns["sex"].copy()
+    sex[::60] = "x"
+    run = made(tmp_path / "r", table=Table.from_mapping({**table.columns, "sex": sex}))
+    groups = run.summary.fairness["columns"]["sex"]["groups"]
+    few = groups.get("x", groups.get("other"))
+    assert few == {"count": None, "hidden": "<5"}
+    assert sum(g["count"] is None for g in groups.values()) == 2  # a second one, or the total would tell
+    assert all("sensitivity" not in g for g in groups.values() if g["count"] is None)
+    assert all(g["group"] != "x" for g in run.summary.fairness["gaps"])
+    assert "<5" in str(list(group_tables(run.summary.fairness)))
+
+
+def test_hospitals_with_a_rule_for_small_cells_take_part(tmp_path, monkeypatch):
+    trimming(monkeypatch, Policy())
+    run = made(tmp_path / "r", engine={"wire": True})
+    for part in run.summary.fairness["columns"].values():
+        counts = [g["count"] for g in part["groups"].values() if g["count"] is not None]
+        assert sum(counts) <= run.summary.final["count"] and all(n >= 5 for n in counts)
+
+
+def test_three_classes_and_numbers_are_compared_too(tmp_path):
+    table = patients([150, 120], classes=3)
+    three = made(tmp_path / "a", table=table, evaluation={"subgroups": ["ward"]}).summary.fairness
+    assert three["class"] in ("0", "1", "2") and {g["metric"] for g in three["gaps"]} <= {"sensitivity", "ppv", "calibration", "auroc"}
+    data = {"label": "pressure", "site": "hospital", "task": "regression", "drop_unlabelled": True}
+    numbers = made(tmp_path / "b", table=table, data=data, evaluation={"subgroups": ["ward"]}).summary.fairness
+    assert {g["metric"] for g in numbers["gaps"]} == {"mean_error"}
+
+
+def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path):
+    with refused("unknown-column", match="column 'sx' not found"):
+        made(tmp_path / "a", evaluation={"subgroups": ["sx"]})
+    with refused("missing-setting", match="evaluation.subgroups names no column"):
+        made(tmp_path / "b", evaluation={"subgroups": [], "mitigation": "thresholds"})
+    with refused("task-does-not-fit", match="there are 3"):
+        made(tmp_path / "c", table=patients([80, 60], classes=3), evaluation={"subgroups": ["ward"], "mitigation": "thresholds"})
+    private = {"mechanism": "dp-sgd", "epsilon": 8.0, "min_rows": 10}
+    with refused("privacy-does-not-fit", match="evaluation.mitigation 'thresholds' is fitted to validation rows"):
+        made(tmp_path / "d", privacy=private, evaluation={"mitigation": "thresholds"})
