@@ -91,6 +91,9 @@ def usual_models(task: str) -> list[str]:
 
 
 _PLAIN = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+_COMMON = ["personal.part=none", "personal.guard=false"]
+"""Settings of runs in which no site has a part of its own."""
+
 _NO_STEPS = [
     "train.keep_optimizer=false", "train.finetune=0", "train.early_stop=0", "train.noise=0", "train.class_weights=none",
     "train.augment=none", "engine.kernel=auto",
@@ -106,11 +109,12 @@ def _model_settings(base: Experiment, model: str) -> list[str]:
     """Return the settings that train a model across hospitals, or on pooled rows if it has no other way."""
     named = [f"model.name={model}"]
     if model in POOLED_MODELS:
-        return [*named, "method.name=pooled", *_PLAIN, "privacy.secure=false", *_one_fit(model)]
+        return [*named, "method.name=pooled", *_PLAIN, "privacy.secure=false", *_COMMON, *_one_fit(model)]
     if model in COLUMN_MODELS:
         return [*named, *_PLAIN, *_NO_STEPS]  # the experiment takes the method of the same name, and its exchanges
     if model == "forest":
-        return [*named, "method.name=fedavg", "method.rounds=1", *_PLAIN, *_NO_STEPS, "evaluation.calibrate=none"]
+        fit_once = ["method.name=fedavg", "method.rounds=1", "evaluation.calibrate=none"]
+        return [*named, *fit_once, *_PLAIN, *_NO_STEPS, *_COMMON]
     method = base.method.name
     is_other = is_exact(method) or method in ("pooled", "local")
     return [*named, *(["method.name=fedavg"] if is_other else [])]
@@ -203,7 +207,7 @@ def _task(base: Experiment) -> str:
 def _references(base: Experiment, methods: Sequence[str]) -> dict[str, list[str]]:
     """List the lower and upper reference of a comparison by label, with settings; one that is compared anyway is left out."""
     plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
-    plain.append("privacy.secure=false")  # a reference run aggregates nothing
+    plain += ["privacy.secure=false", *_COMMON]  # a reference run aggregates nothing, and has no common model
     out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
     if base.tasks:
         del out["pooled"]  # sites with different tasks cannot pool their rows

@@ -29,6 +29,7 @@ from grandrounds.data.table import Table
 from grandrounds.data.warnings import own_table_warnings
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.resources import Gauge
+from grandrounds.experiment.checks import personal
 from grandrounds.experiment.checks.explain import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.experiment.checks.heat_maps import maps_asked, refuse_unmappable
 from grandrounds.experiment.checks.methods import left_alone, refuse_what_it_cannot
@@ -165,7 +166,8 @@ class _Runner:
         sites = [name for name in stack.names if name != POOL]
         doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
         context.warn(*context.setup.warnings, *doubts, *few, *self._remains())
-        context.warn(*left_alone(plan), *context.recorder.warnings, *([self.unstored] if self.unstored else []))
+        context.warn(*left_alone(plan), *personal.warnings(plan))
+        context.warn(*context.recorder.warnings, *([self.unstored] if self.unstored else []))
         self._announce(snapshot)
         model = self._own_model()
         state = self._state(model, snapshot)

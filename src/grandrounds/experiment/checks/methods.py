@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
-from grandrounds.experiment.checks import local_models, objective, rationale
+from grandrounds.experiment.checks import local_models, objective, personal, rationale
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.exact.card import card_refusals
@@ -45,6 +45,7 @@ def refuse_what_it_cannot(model: Any, plan: Plan, *, sites: int, pictures: bool 
         *_model(model, plan),
         *method_class(plan.method.name).refusals(model, plan, sites=sites, pictures=pictures),
         *_trust(plan),
+        *personal.refusals(model, plan),
         *rationale.refusals(plan, pictures=pictures),
         *local_models.refusals(model, plan, sites=sites),
     ):

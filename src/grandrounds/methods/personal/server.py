@@ -12,6 +12,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.personal.guard import LEVEL
 from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS, loss_of
@@ -69,9 +70,19 @@ def part_epochs(plan: Plan) -> int:
 
 
 def is_personal(plan: Plan) -> bool:
-    """Return True if a plan has personal parts or the guard; a plan of an earlier version has neither."""
+    """Return True if a plan has personal parts or a guard with something to guard; a plan of an earlier version has neither."""
     settings = plan.get("personal")
-    return settings is not None and (settings.part != "none" or settings.guard)
+    return settings is not None and (settings.part != "none" or (settings.guard and not unguarded(plan)))
+
+
+def unguarded(plan: Plan) -> str:
+    """Return the reason why the guard has nothing to choose from in a plan; "" where it has."""
+    name, model = plan.method.name, plan.model.name
+    if not method_class(name).has_model:
+        return f"method '{name}' fits no model"
+    if is_variant_of(name, "local") or is_variant_of(name, "pooled"):
+        return f"method '{name}' has no common model of sites"
+    return f"model '{model}' is not one vector of numbers" if model in ("forest", "lightgbm", "ebm") else ""
 
 
 def guard_rows(plan: Plan, model: Model) -> str:
