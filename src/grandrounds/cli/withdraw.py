@@ -80,6 +80,8 @@ def _prove(done: Withdrawal) -> WithdrawalProof:
 
 def _lines(done: Withdrawal) -> list[str]:
     """Describe a withdrawal, one line for each subject."""
+    from grandrounds.methods import is_exact
+
     costs = done.cost()
 
     def cost(name: str) -> str:
@@ -99,5 +101,7 @@ def _lines(done: Withdrawal) -> list[str]:
         lines.append(f"privacy: {privacy}")
     verify = " and ".join(f"`rounds audit verify {r.folder}`" for r in (done.earlier, done.run))
     lines.append(f"ledgers: each names the other run; check them with {verify}")
+    if is_exact(done.run.plan["method"]["name"]):
+        lines.append(f"note: {done.facts.differencing}")
     lines.append("note: copies of the earlier model that left this folder are not recalled")
     return lines

@@ -102,6 +102,7 @@ class Server:
     reference_labelled: bool = True  # the reference rows have labels
     columns: tuple[ColumnCells, ...] = ()  # agreed cells in which patients may be counted for percentiles
     encoding: AnyEncoding | None = None  # the agreed encoding of rows
+    without: tuple[str, ...] = ()  # sites that take no part, because they withdrew from an earlier run
 
     @property
     def available_sites(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_se
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import build_features
 from grandrounds.explain.noised_percentiles import ColumnCells, column_cells
-from grandrounds.methods import method_class
+from grandrounds.methods import is_exact, method_class
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
@@ -191,9 +191,11 @@ class _Runner:
         return model, state
 
     def _remains(self) -> tuple[str, ...]:
-        """State the influence of a site that withdrew, where the set-up with it is kept."""
+        """State the influence of a site that withdrew, where the set-up with it is kept, and the risk of differencing."""
         repetition = Repetition.read(self.folder.checkpoint)
-        return () if repetition is None else repetition.remains
+        if repetition is None:
+            return ()
+        return (*repetition.remains, *([repetition.differencing] if is_exact(self.plan.method.name) else []))
 
     def _hide(self) -> None:
         """Start secure aggregation: from here on the server receives sums only, and sites know their peers."""
@@ -346,6 +348,7 @@ class _Runner:
             private=None if self.context.spending is None else self.context.spending.private,
             columns=self._cells(),
             encoding=self.context.encoding,
+            without=tuple(plan.split.get("without", ())),
             **told_from(plan, self.context.setup, self.context.references),
         )
         self.context.recorder.begin(self.checkpoint.records())

@@ -91,6 +91,14 @@ class Repetition:
     cost: Mapping[str, float]
     privacy: Mapping[str, Any] | None
 
+    @property
+    def differencing(self) -> str:
+        """The risk that sums over all sites and over the sites left are compared, in one sentence."""
+        return (
+            f"a server that kept the sums of {self.repeats.folder} can subtract the new ones and come close to the sums of "
+            f"{self.site}: only noise bounds this, so delete copies of earlier sums"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "remains": list(self.remains)}
 

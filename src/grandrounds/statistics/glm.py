@@ -150,7 +150,8 @@ class _Run:
         if is_count:
             blocks["log_likelihood"] = (points,)
             null[:, : int(self.has_intercept)] = self.family.intercept(mean)
-        total = yield from self.ask("glm.start", "start", blocks, mean=mean, null=null)
+        begin: dict[str, Value] = {"start": np.array(self.terms.start)} if self.terms.start else {}
+        total = yield from self.ask("glm.start", "start", blocks, mean=mean, null=null, **begin)
         self.check(total)
         self.events = float(total["y"]) if not self.family.is_scaled else None
         self.mean = float(total["y"] / total["n"])

@@ -31,7 +31,8 @@ def answer_start(question: Question, rows: Rows) -> Blocks:
     """Answer "glm.start": one weighted least-squares problem at the start of iteratively reweighted least squares.
 
     The working response z takes the place of the residual, so that (sum H)^-1 (sum U) is the first beta. Poisson regression
-    also has the log-likelihood without inputs, to which a first step that is too long can be shortened.
+    also has the log-likelihood without inputs, to which a first step that is too long can be shortened. A question with a
+    "start" is of the rows at these coefficients, in place of a start that follows from the outcome alone.
     """
     design = _Design.read(question, rows)
     blocks = _zeros(question) | _count(question, design)
@@ -41,8 +42,12 @@ def answer_start(question: Question, rows: Rows) -> Blocks:
     if "log_likelihood" in blocks and not (design.intercept == OWN and design.is_silent):
         for i, point in enumerate(_points(np.asarray(question.values["null"]), design)):
             blocks["log_likelihood"][i] = _value(design, point)
-    mu, eta = family.start(design.y, float(np.asarray(question.values["mean"])))
-    _, slope = family.predict(eta)
+    if "start" in question.values:
+        eta = x @ np.asarray(question.values["start"], float) + design.offset
+        mu, slope = family.predict(eta)
+    else:
+        mu, eta = family.start(design.y, float(np.asarray(question.values["mean"])))
+        _, slope = family.predict(eta)
     response = eta + (design.y - mu) / slope - design.offset
     w = weight * slope
     for i, tau2 in enumerate(design.tau2):

@@ -39,6 +39,8 @@ class GLMTerms:
         mean_intercept: True: free intercepts come with their weighted mean, for new hospitals. Without secure aggregation the
             server could read each hospital's intercept from it. False: sums of columns come instead, once, and new hospitals
             have the intercept of the mean outcome at the mean of all columns.
+        start: Coefficients at which the first weighted least-squares problem is posed, the intercept first unless each
+            hospital has a free one; empty: at a start that follows from the outcome.
     """
 
     family: str
@@ -55,6 +57,7 @@ class GLMTerms:
     unit: float = 1.0
     spans: tuple[float, ...] = ()
     mean_intercept: bool = True
+    start: tuple[float, ...] = ()
 
 
 def check_terms(terms: GLMTerms) -> None:

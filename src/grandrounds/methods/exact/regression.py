@@ -15,6 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.rng import generator
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
@@ -38,6 +39,8 @@ SCORE_KINDS = (
     *("concordance.sites", "counts.scores", "counts.time", "range.time", "hazard.time", "brier", "calibration.time"),
 )
 """Kinds of question that score a survival model."""
+
+_AWAY = 0.2  # deviation of coefficients that a fit starts from after a withdrawal
 
 FAMILIES = {CLASSIFICATION: "logistic", REGRESSION: "linear", COUNT: "poisson"}
 """Family of a generalized linear model by data.task."""
@@ -178,6 +181,7 @@ class GeneralizedLinear(_Regression):
                 unit=outcome.scale if outcome is not None and is_linear else 1.0,
                 spans=input_spans(encoding),
                 mean_intercept=server.secure is not None or e.intercept != "own",
+                start=() if is_linear else fresh_start(server, len(encoding.features) + (e.intercept != "own")),
             )
         )
 
@@ -252,6 +256,7 @@ class CoxRegression(_Regression):
                 intervals=int(e.intervals),
                 least=int(e.least),
                 exchanges=self.settings.rounds,
+                start=fresh_start(server, len(_table_encoding(server.encoding).features)),
             )
         )
 
@@ -260,6 +265,25 @@ class CoxRegression(_Regression):
         yield from super().refusals(model, plan, sites=sites, pictures=pictures)
         if plan.data.duration is None:
             yield "method 'cox' fits times to an event: name the column of follow-up times (data.duration, --time COLUMN)"
+
+
+def fresh_start(server: Server, size: int) -> tuple[float, ...]:
+    """Draw coefficients to start from in a run without sites that withdrew; none in any other run.
+
+    Totals with and without a site at the same coefficients would give the site's sums to a server that kept the earlier ones.
+    So the repeated run asks at no coefficients at which the earlier run asked.
+
+    Args:
+        server: The state of the round.
+        size: Number of coefficients.
+
+    Returns:
+        The coefficients, in standard deviations of the inputs.
+    """
+    if not server.without:
+        return ()
+    drawn = generator(server.seed, purpose="start after a withdrawal", site="\x1f".join(server.without)).normal(0, _AWAY, size)
+    return tuple(drawn.tolist())
 
 
 def in_original_units(fitted: Estimates, encoding: Encoding) -> Estimates:
