@@ -17,7 +17,7 @@ from grandrounds_studies.study import FAILS, NOT_CLEAR, Cell, Headline, Study
 from grandrounds_studies.tally import Told
 from grandrounds_studies.wording import INCONCLUSIVE
 
-ABOUT = re.compile(r"`(?P<command>rounds reproduce \S+)`: (?P<runs>[\d,]+) runs, (?P<repeats>\w+ 0 to \d+)\.")
+ABOUT = re.compile(r"`(?P<command>rounds reproduce \S+)`: (?P<runs>[\d,]+) runs, (?P<repeats>\w+ \d+ to \d+)\.")
 RUN_ON = re.compile(r"^Run on: (?P<words>.*)\.$", re.MULTILINE)
 CLAIM = re.compile(r"^- “(?P<claim>.*)” \((?P<where>[^“”]*)\)$")
 VERDICT = re.compile(r"^    - (?P<arm>.+?): \*\*(?P<verdict>[^*]+)\*\*: (?P<why>.*)$")

@@ -75,7 +75,8 @@ def ours(found: Found, figure: Found) -> str:
 
 def about(found: Found, measures: Sequence[str]) -> str:
     pairs = {(f["point"], f["arm"]) for f in found["figures"]}
-    count = f"{len(pairs) * found['seeds']} runs, {repeat(found)}s 0 to {found['seeds'] - 1}"
+    first = int(found.get("first_repeat", 0))
+    count = f"{len(pairs) * found['seeds']} runs, {repeat(found)}s {first} to {first + found['seeds'] - 1}"
     lost = [f"Left out: {point}, because {why}." for point, why in found["left_out"].items()]
     lost += [f"Failed: {why}." for why in found["failed"].values()]
     none = f"Published: {found['unpublished']}." if found["unpublished"] else ""
@@ -156,7 +157,8 @@ def seeds(found: Found, measures: Sequence[str]) -> str:
         for f in found["figures"]
         if f["measure"] == measure
     ]
-    return table([f"{words(found, measure)}, {repeat(found)}", *map(str, range(found["seeds"]))], rows)
+    first = int(found.get("first_repeat", 0))
+    return table([f"{words(found, measure)}, {repeat(found)}", *map(str, range(first, first + found["seeds"]))], rows)
 
 
 def replicated(found: Found, measures: Sequence[str]) -> str:

@@ -107,6 +107,7 @@ def reproduce(
         )
         return
     folder = out or folder_of(name, quick=quick)
+    before = os.times()
     with _bar(quiet=as_json) as progress:
         results = run_study(name, quick=quick, seeds=count, jobs=jobs, out=folder, progress=progress)
     values = results.to_dict()
@@ -114,6 +115,8 @@ def reproduce(
         echo(json.dumps(values))
         return
     show(values)
+    spent = sum(os.times()[:4]) - sum(before[:4])  # of this process and of those it started
+    echo(f"CPU time of this command: {spent:.0f} s (stored runs take none)")
     echo(f"results: {folder / 'results.json'}")
     echo(f"report: {folder / 'report.html'}")
 

@@ -55,6 +55,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("split", "without"): [],
     ("split", "keep_setup"): False,
     ("engine", "keep_states"): 256,
+    ("train", "continue_epoch"): False,
     ("train", "objective"): None,
     ("train", "objective_options"): {},
     ("evaluation", "subgroups"): [],

@@ -151,6 +151,7 @@ class Results:
             "measured": self.measured,
             "seeds": self.seeds,
             "repeats": s.repeats.word,
+            "first_repeat": s.repeats.first,
             "first": self.first,
             "left_out": self.left_out,
         }

@@ -77,7 +77,7 @@ def run_plans(
         failed[name] = str(error)
         say(name, str(error))
 
-    run_all(plans, kept.folder / RUNS, jobs=jobs, progress=ended, failed=broken)
+    run_all(plans, kept.folder / RUNS, jobs=jobs, progress=ended, failed=broken, here=study.brief)
     return failed
 
 

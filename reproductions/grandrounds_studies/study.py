@@ -31,10 +31,11 @@ NOT_CLEAR = "inconclusive: "
 
 @dataclass(frozen=True)
 class Repeats:
-    """Repetition of a run: `number` i is `settings(i)`, and `word` is what i is called."""
+    """Repetition of a run: `number` i is `settings(i)`, `word` is what i is called, and people count from `first`."""
 
     word: str
     settings: Callable[[int], Settings]
+    first: int = 0
 
 
 SEEDS = Repeats("seed", lambda i: {"seed": i})
@@ -55,11 +56,15 @@ class Measure:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of doing it; `over` lies over what the point says, for a way that changes the world itself."""
+    """One way of doing it; `over` lies over what the point says, for a way that changes the world itself.
+
+    `repeated` gives further settings of this arm's i-th repeat, for a way that depends on the seed.
+    """
 
     label: str
     settings: Settings
     over: Settings = field(default_factory=dict)
+    repeated: Callable[[int], Settings] = lambda i: {}
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,7 @@ class Study:
     """Data of a run that its figures need besides the measures, as plain values."""
     seeds: int = 5
     repeats: Repeats = SEEDS
+    brief: bool = False  # its runs take less than a second: they are made one after another, in one process
     timed: bool = False  # it measures seconds or memory: its runs are its own, and no other study's are read for it
     headline: Headline | None = None  # None: the first published figure of an arm that is not the first
 
@@ -201,7 +207,7 @@ class Study:
         arm = next(a for a in self.arms if a.label == cell.arm)
         point = self.point(cell.point)
         values = self.base
-        for above in (arm.settings, point.settings, point.of.get(cell.arm, {}), arm.over):
+        for above in (arm.settings, arm.repeated(cell.seed), point.settings, point.of.get(cell.arm, {}), arm.over):
             values = merged(values, above)
         named = {"name": f"{self.name}: {cell.arm}", **self.repeats.settings(cell.seed)}
         return Experiment.parse(merged(values, named), where=f"study {self.name}, {cell.name}").plan()

@@ -112,7 +112,11 @@ def test_after_ten_questions_that_a_site_could_not_answer_the_run_is_over_there(
 
 
 @pytest.mark.parametrize(
-    "other", [{"epochs": 500}, {"batch": 1}, {"lr": 50.0}, {"seed": 3}, {"steps": 9}, {"l2": 1.0}, {"round": 7}]
+    "other",
+    [
+        *({"epochs": 500}, {"batch": 1}, {"lr": 50.0}, {"seed": 3}, {"steps": 9}, {"l2": 1.0}, {"round": 7}),
+        {"continue_epoch": True},
+    ],
 )
 def test_training_with_numbers_that_are_not_the_plans_is_refused(other):
     plan = Experiment.parse({"data": DATA, "method": {"rounds": 3}, "train": {"steps": 2}}).plan()

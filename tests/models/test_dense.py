@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grandrounds.core.arrays import save
 from grandrounds.core.rng import generator
 from grandrounds.models.dense import Dense, class_probabilities, probabilities, targets
+from tests.support import refused
 
 WIDTHS = [(5, 1), (5, 3), (5, 7, 1), (4, 6, 5, 3)]
 
@@ -121,3 +123,26 @@ def test_wrong_parameters_are_refused_by_name():
         layout.pack({"layer0.weight": np.zeros((3, 1))})
     with pytest.raises(Exception, match=r"layer0\.weight.*\(2, 1\)"):
         layout.pack({"layer0.weight": np.zeros((2, 1)), "layer0.bias": np.zeros(1)})
+
+
+def test_a_model_starts_from_the_weights_of_a_file(tmp_path):
+    made = Dense((3, 2, 1)).init(5)
+    save(tmp_path / "model.safetensors", Dense((3, 2, 1)).layout.views(made))
+    found = Dense((3, 2, 1), weights=str(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(found.init(0), made)
+    assert np.abs(made).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays", "code"),
+    [
+        ("model.safetensors", {"layer0.weight": np.ones((4, 1)), "layer0.bias": np.ones(1)}, "mismatched-weights"),
+        ("model.safetensors", {"layer0.weight": np.ones((3, 1))}, "mismatched-weights"),
+        ("model.safetensors", {"layer0.weight": np.full((3, 1), np.nan), "layer0.bias": np.ones(1)}, "not-finite"),
+        ("model.npz", {}, "not-safetensors"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, name, arrays, code):
+    save(tmp_path / name, arrays)
+    with refused(code):
+        Dense((3, 1), weights=str(tmp_path / name)).init(0)

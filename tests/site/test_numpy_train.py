@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,3 +153,27 @@ def test_kept_moments_continue_where_they_stopped(optimizer):
         slots=first.slots, clock=first.clock,
     )  # fmt: skip
     np.testing.assert_allclose(second.theta, once.theta, rtol=1e-12)
+
+
+def test_batches_go_on_across_rounds_as_in_one_long_epoch():
+    held, names = part([10, 7]), ("a", "b")
+    config = TrainConfig(seed=1, round=1, lr=0.1, steps=4, batch=3, continue_epoch=True)
+    plans = [
+        BatchPlan.draw(held, np.arange(2), names=names, config=replace(config, round=r)) for r in range(1, 7)
+    ]
+    for k, (n, in_epoch) in enumerate([(10, 4), (7, 3)]):
+        batches = [plan.batch(s, list(plan.order).index(k))[0] - held.offsets[k] for plan in plans for s in range(4)]
+        assert len(batches) == 24
+        for start in range(0, 24 // in_epoch * in_epoch, in_epoch):
+            assert sorted(np.concatenate(batches[start : start + in_epoch])) == list(range(n))
+    first = plans[0].rows[:, 0].copy()
+    assert not np.array_equal(first, plans[1].rows[:, 0])
+    again = BatchPlan.draw(held, np.array([1]), names=names, config=replace(config, round=3))
+    np.testing.assert_array_equal(again.batch(2, 0)[0], plans[2].batch(2, list(plans[2].order).index(1))[0])
+
+
+def test_without_it_every_round_shuffles_anew():
+    held, config = part([10]), TrainConfig(seed=1, round=2, lr=0.1, steps=2, batch=3)
+    rng = generator(1, purpose="order", round=2, site="a")
+    drawn = BatchPlan.draw(held, np.arange(1), names=("a",), config=config)
+    np.testing.assert_array_equal(drawn.rows[:, 0], batch_rows(10, width=3, steps=2, rng=rng))

@@ -1,4 +1,4 @@
-"""Tests of FLamby's published figures, and of our goals for Cox regression."""
+"""Tests of FLamby's published figures, and of our goals for regressions from sums."""
 
 from __future__ import annotations
 
@@ -35,11 +35,35 @@ def replicates(measure: str) -> Test:
     return test
 
 
-def at_least(measure: str, bar: float) -> Test:
+def near(measure: str, theirs: float, *, bar: float, point: str) -> Test:
+    """Our mean over seeds lies within `bar` of the published mean."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        ours = spread(found.values(point, arm, measure))
+        if ours.mean != ours.mean:
+            raise NotRun(f"{measure} of {arm} is undefined in a run")
+        why = f"published {theirs:.4f}, ours {ours.mean:.4f}: {ours.mean - theirs:+.4f}"
+        return verdict(abs(ours.mean - theirs) <= bar, why)
+
+    return test
+
+
+def no_more_than(measure: str, other: str, *, point: str) -> Test:
+    """The figure is at most that of another arm in every run."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        mine, theirs = (found.values(point, label, measure) for label in (arm, other))
+        why = f"{max(mine):.4f}, {other} {min(theirs):.4f}"
+        return verdict(max(mine) <= min(theirs), why)
+
+    return test
+
+
+def at_least(measure: str, bar: float, *, point: str = POINT) -> Test:
     """The figure is at least this in every run."""
 
     def test(found: Results, arm: str) -> Verdict:
-        values = found.values(POINT, arm, measure)
+        values = found.values(point, arm, measure)
         if any(v != v for v in values):
             raise NotRun(f"{measure} of {arm} is undefined in a run")
         ends = f"{min(values):.4f}" if max(values) == min(values) else f"{min(values):.4f} to {max(values):.4f}"
@@ -48,11 +72,11 @@ def at_least(measure: str, bar: float) -> Test:
     return test
 
 
-def at_most(measure: str, bar: float) -> Test:
+def at_most(measure: str, bar: float, *, point: str = POINT) -> Test:
     """The figure is at most this in every run."""
 
     def test(found: Results, arm: str) -> Verdict:
-        values = found.values(POINT, arm, measure)
+        values = found.values(point, arm, measure)
         if any(v != v for v in values):
             raise NotRun(f"{measure} of {arm} is undefined in a run")
         return verdict(max(values) <= bar, f"{max(values):.0f}")

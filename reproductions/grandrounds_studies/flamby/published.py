@@ -1,4 +1,4 @@
-"""Published C-indices of FLamby's Fed-TCGA-BRCA: each strategy, seed and centre.
+"""Published figures of FLamby: their means and deviations over seeds, and the C-indices of Fed-TCGA-BRCA.
 
 From the files `tcga_seed42.csv` to `tcga_seed46.csv` of FLamby's repository (flamby/results and flamby/new_results), rounded
 to four digits. The paper's figure (du Terrail et al., NeurIPS 2022) shows their means over five seeds.
@@ -6,7 +6,7 @@ to four digits. The paper's figure (du Terrail et al., NeurIPS 2022) shows their
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -104,14 +104,15 @@ def spread(values: list[float] | tuple[float, ...]) -> Spread:
     return Spread(mean, sd, len(values))
 
 
-def published(strategy: str, measure: str) -> Spread:
+def published(strategy: str, measure: str, table: Mapping[str, Sequence[Sequence[float]]] = BY_SEED) -> Spread:
     """Return a published figure over five seeds.
 
     Args:
-        strategy: A key of `BY_SEED`.
-        measure: "client_mean", "pooled", or "centre_0" to "centre_5".
+        strategy: A key of the table.
+        measure: "client_mean", "pooled", or "centre_0", "centre_1" ...
+        table: Strategy -> a row for each seed: the figure of each centre, then of all test rows together.
     """
-    rows = BY_SEED[strategy]
+    rows = table[strategy]
     if measure == "client_mean":
-        return spread([sum(row[:6]) / 6 for row in rows])
-    return spread([row[6 if measure == "pooled" else int(measure.removeprefix("centre_"))] for row in rows])
+        return spread([sum(row[:-1]) / (len(row) - 1) for row in rows])
+    return spread([row[-1 if measure == "pooled" else int(measure.removeprefix("centre_"))] for row in rows])

@@ -355,6 +355,7 @@ class TrainSettings(Settings):
 
     epochs: int
     steps: int
+    continue_epoch: bool
     batch: int
     lr: float
     optimizer: str

@@ -208,7 +208,11 @@ class Model(Section):
     statistics: Literal["averaged", "site"] = Field(
         "averaged", description="BatchNorm statistics: averaged over sites, or each site's own"
     )
-    weights: str | None = Field(None, description="a .safetensors file with initial weights, for torch models")
+    weights: str | None = Field(
+        None,
+        description="a .safetensors file with initial weights, for models that are trained in steps: model.safetensors of an "
+        "earlier run",
+    )
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="arguments of your own model besides inputs and outputs"
     )
@@ -219,6 +223,11 @@ class Train(Section):
 
     epochs: int = Field(2, ge=1, le=10_000, description="local epochs per round")
     steps: int = Field(0, ge=0, le=1_000_000, description="local steps per round at every site, instead of epochs; 0: use epochs")
+    continue_epoch: bool = Field(
+        False,
+        description="with train.steps: a round goes on in a site's shuffled rows where the round before ended, instead of "
+        "shuffling them anew",
+    )
     batch: int = Field(32, ge=0, description="batch size; 0: all rows")
     lr: float = Field(0.1, gt=0, description="learning rate")
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field("sgd", description="local optimizer")

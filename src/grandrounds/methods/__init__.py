@@ -12,6 +12,7 @@ from grandrounds.methods.asynchronous import FedAsync, FedBuff
 from grandrounds.methods.base import LocalRegularizer, Method
 from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
+from grandrounds.methods.cyclic import Cyclic
 from grandrounds.methods.exact.card import RiskCardMethod
 from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
 from grandrounds.methods.exact.exchange import ExactMethod
@@ -39,7 +40,7 @@ METHODS: dict[str, type[Method]] = {
     for m in (
         *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
-        *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
+        *(FedAsync, FedBuff, Clustered, Cyclic, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
         *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod),
     )

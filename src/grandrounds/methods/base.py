@@ -314,6 +314,8 @@ class Method:
             "keep_optimizer": t.keep_optimizer,
             "augment": t.augment,
         }
+        if t.get("continue_epoch", False):
+            config["continue_epoch"] = True
         if t.noise:
             config["gradient_noise"] = t.noise
         if server.class_weight is not None:

@@ -140,7 +140,8 @@ def build_model(
         return _column_model(spec)
     if spec["name"] in TABLES:
         task = str(spec.get("task", CLASSIFICATION))
-        dense = Dense((inputs[0], *spec["hidden"], 1 if task != CLASSIFICATION else outputs), LOSSES[task])
+        widths = (inputs[0], *spec["hidden"], 1 if task != CLASSIFICATION else outputs)
+        dense = Dense(widths, LOSSES[task], spec.get("weights"))
         if kernel != "torch" and device != "cuda":
             return dense
         from grandrounds.models.torch_build import torch_dense

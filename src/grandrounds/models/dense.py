@@ -10,14 +10,16 @@ stack. `einsum` does not guarantee that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from grandrounds.core.arrays import Array
+from grandrounds.core.arrays import Array, load
+from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.models.averaging import average
 from grandrounds.models.losses import CROSS_ENTROPY, loss_gradient
@@ -33,10 +35,12 @@ class Dense:
     """A feed-forward net of the given widths: (d, C) is a linear model, such as logistic regression, (d, h, C) an MLP with ReLU.
 
     `loss` is what training minimises (`models.losses`): cross-entropy for classes, another for other tasks.
+    `weights` is a .safetensors file with starting parameters, such as the model of an earlier run.
     """
 
     widths: tuple[int, ...]
     loss: str = CROSS_ENTROPY
+    weights: str | None = None
     layout: Layout = field(init=False)
     kernel: ClassVar[str] = "numpy"
 
@@ -66,8 +70,11 @@ class Dense:
         return np.arange(self.layout.size - size, self.layout.size)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
-        """Draw starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""
+        """Draw starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP; or read `weights`."""
         theta = np.zeros(self.layout.size, dtype)
+        if self.weights:
+            _read_start(self.layout.views(theta), Path(self.weights))
+            return theta
         if len(self.widths) > 2:
             rng = generator(seed, purpose="init")
             for name, array in self.layout.views(theta).items():
@@ -199,6 +206,30 @@ class Dense:
         delta -= target
         delta *= weight[..., None]
         return delta, inputs
+
+
+def _read_start(views: Mapping[str, Array], path: Path) -> None:
+    """Write the arrays of a .safetensors file into the layers; all must be there, with their shapes."""
+    if path.suffix != ".safetensors":
+        raise BadInput(
+            f"model.weights is {path}, which is not a .safetensors file: give model.safetensors of a run, or convert yours",
+            code="not-safetensors",
+        )
+    arrays, _ = load(path, links=True)
+    for name, view in views.items():
+        array = arrays.get(name)
+        if array is None or array.shape != view.shape:
+            present = "none" if array is None else "x".join(map(str, array.shape))
+            raise BadInput(
+                f"{name} in {path} does not fit: {present} in the file, {'x'.join(map(str, view.shape))} here; the file must be "
+                "of a model with the same inputs and layers",
+                code="mismatched-weights",
+            )
+        if not np.isfinite(array).all():
+            raise BadInput(
+                f"{name} in {path} holds values that are not finite; the file cannot be used", code="not-finite"
+            )
+        view[...] = array
 
 
 def probabilities(logits: Array) -> Array:

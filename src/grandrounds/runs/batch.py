@@ -1,4 +1,4 @@
-"""Run many plans, several at a time, each in its own process. Finished runs are not run again."""
+"""Run many plans, several at a time in processes of their own, or one after another in this one. Finished runs are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import PlanValues
+from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
+from grandrounds.runs.runner import execute_plan
 
 
 def run_all(
@@ -23,6 +25,7 @@ def run_all(
     jobs: int,
     progress: Callable[[str, Run], None],
     failed: Callable[[str, RunFailed], None] | None = None,
+    here: bool = False,
 ) -> list[Run]:
     """Run each plan into folder/NAME; interrupted runs are resumed, finished ones are not run again.
 
@@ -32,6 +35,7 @@ def run_all(
         jobs: The number of runs at a time.
         progress: Called with the name and the run after each run.
         failed: Called with the name and the error of a run that failed; the others continue. None stops at the first failure.
+        here: Run one after another in this process, for runs that take less time than the start of a process.
 
     Returns:
         The runs in the order of the plans, without those that failed.
@@ -47,8 +51,9 @@ def run_all(
         raise BadInput(
             f"cannot make {folder}: {e.strerror or e}; choose another --out", code="cannot-make-folder"
         ) from None
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        waiting = {pool.submit(_run_one, name, plan, folder / name): name for name, plan in plans.items()}
+    start = _run_here if here else _run_one
+    with ThreadPoolExecutor(1 if here else max(1, jobs)) as pool:
+        waiting = {pool.submit(start, name, plan, folder / name): name for name, plan in plans.items()}
         try:
             for future in as_completed(waiting):
                 error = future.exception()
@@ -77,6 +82,19 @@ def _run_one(name: str, plan: PlanValues, out: Path) -> Run:
         lines = process.stderr.strip().splitlines() or ["no message"]
         sentence = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
         raise (BadInput if process.returncode == 2 else RunFailed)(f"{name}: {sentence.removeprefix('error: ')}")
+    return Run(out)
+
+
+def _run_here(name: str, plan: PlanValues, out: Path) -> Run:
+    """Run a plan in this process; an interrupted run is resumed in its own."""
+    folder = RunFolder(out)
+    if folder.summary.exists() or (folder.checkpoint / "plan.json").exists():
+        return _run_one(name, plan, out)
+    folder.create()
+    try:
+        execute_plan(plan, folder)
+    except (BadInput, RunFailed) as e:
+        raise (BadInput if isinstance(e, BadInput) else RunFailed)(f"{name}: {e}") from e
     return Run(out)
 
 

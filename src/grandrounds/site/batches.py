@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.rng import site_generators
+from grandrounds.core.rng import generator, site_generators
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig
 
@@ -44,6 +44,22 @@ def _deal(rows: Array, n: int, *, width: int, rng: np.random.Generator, first: i
         np.add(rng.permutation(n)[: len(room)], first, out=room)
 
 
+def _deal_on(rows: Array, n: int, *, width: int, first: int, site: str, config: TrainConfig) -> None:
+    """Write the batches of this round where those of the earlier rounds ended: epochs go on across rounds.
+
+    Each epoch has a random stream of its own, so a site needs no memory of the round before. One that missed a round skips the
+    batches of it.
+    """
+    in_epoch = -(-n // width)
+    steps = len(rows) // width
+    begin = (config.round - 1) * steps
+    for epoch in range(begin // in_epoch, -(-(begin + steps) // in_epoch)):
+        dealt = np.full(in_epoch * width, -1, np.int64)
+        dealt[:n] = generator(config.seed, purpose="epoch", round=epoch, site=site).permutation(n) + first
+        low, high = max(begin, epoch * in_epoch), min(begin + steps, (epoch + 1) * in_epoch)
+        rows[(low - begin) * width : (high - begin) * width] = dealt[(low - epoch * in_epoch) * width :][: (high - low) * width]
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """Every batch of one round for the member sites, sorted by decreasing step count."""
@@ -71,8 +87,11 @@ class BatchPlan:
         first, counts = part.offsets.tolist(), part.counts.tolist()
         numbers = members[order].tolist()
         streams = site_generators(config.seed, purpose="order", round=config.round, sites=[names[k] for k in numbers])
+        goes_on = config.continue_epoch and config.steps > 0
         for rng, mine, k, s in zip(streams, dealt, numbers, steps[order].tolist(), strict=True):
-            if s:
+            if s and goes_on:
+                _deal_on(mine[: s * width], counts[k], width=width, first=first[k], site=names[k], config=config)
+            elif s:
                 _deal(mine[: s * width], counts[k], width=width, rng=rng, first=first[k])
         rows = np.ascontiguousarray(dealt.reshape(len(members), most, width).swapaxes(0, 1))
         real = rows >= 0

@@ -28,6 +28,7 @@ class TrainConfig:
     lr: float
     epochs: int = 1
     steps: int = 0
+    continue_epoch: bool = False  # batches go on where those of the round before ended
     batch: int = 32
     optimizer: str = "sgd"
     momentum: float = 0.9

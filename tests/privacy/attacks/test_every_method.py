@@ -23,6 +23,7 @@ NEEDS: dict[str, dict] = {
     "moon": {"model": {"name": "mlp", "hidden": [4]}},
     "xfed": {"method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1}}, "reference": {"scoring": {"rows": 8, "sent": True}}},
     "fedbn": {"model": {"name": "deep-cnn", "norm": "batch"}, "method": {"rounds": 1}},
+    "cyclic": {"method": {"rounds": 4}},
     "glm": {"method": {"rounds": 30}},
     "private-gam": {
         "privacy": {"epsilon": 5.0},

@@ -10,7 +10,7 @@ from pathlib import Path
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
-from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, heart, public_ranges, tcga
+from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, fed_heart, heart, public_ranges, tcga
 from grandrounds.data.sets.images import IMAGE_SETS, SCORING_SETS
 from grandrounds.data.sets.sentence_encoder import EmbeddingProgress
 from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get_files, locate_file
@@ -163,6 +163,26 @@ _ALL = (
         subgroup="sex",
         ranges=public_ranges.HEART,
         levels=public_ranges.HEART_LEVELS,
+    ),
+    *(
+        Entry(
+            name=name,
+            title=f"Fed-Heart-Disease (FLamby): four hospitals, 13 inputs {units}, FLamby's own test rows",
+            rows=740,
+            licence="CC BY 4.0",
+            source_url="https://archive.ics.uci.edu/dataset/45/heart+disease",
+            label="disease",
+            event="yes",
+            load=load,
+            files=heart.FILES,
+            site="hospital",
+            part="part",
+            schema=dict.fromkeys(fed_heart.FEATURES, "numeric"),
+        )
+        for name, load, units in (
+            (fed_heart.NAME, fed_heart.load, "as recorded"),
+            (fed_heart.SCALED, fed_heart.load_scaled, "in each hospital's standard deviations"),
+        )
     ),
     Entry(
         name="diabetes-130",

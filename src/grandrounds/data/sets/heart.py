@@ -1,7 +1,7 @@
 """UCI Heart Disease: 920 patients of four hospitals, with the gaps real hospitals have.
 
-All rows and all 13 features are kept (FLamby's Fed-Heart-Disease drops three features and then 180
-rows with a gap). Codes become words, because these columns are shown to clinicians.
+All rows and all 13 features are kept (FLamby's Fed-Heart-Disease, `fed_heart.py`, drops three features
+and then 180 rows with a gap). Codes become words, because these columns are shown to clinicians.
 """
 
 from __future__ import annotations
@@ -59,16 +59,27 @@ LEVELS: dict[str, dict[int, str]] = {
 
 def load() -> Table:
     """Load `hospital`, 13 features, `disease` (more than half of a coronary artery narrowed)."""
-    parts = [
-        read_table(locate_file(f, name=NAME), missing=("?",), names=tuple(_NAMES.values()), form=PLAIN) for f in FILES
-    ]
-    columns = {name: np.concatenate([part.column(name) for part in parts]) for name in _NAMES.values()}
+    parts = [read_codes(file) for file in FILES]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in _NAMES.values()}
     for name in ("cholesterol", "resting_bp"):
         columns[name][columns[name] == 0] = np.nan  # nobody lives with either at zero: not measured
     for name, words in LEVELS.items():
         columns[name] = _translate(columns[name], words)
-    hospital = np.repeat(np.array(list(HOSPITALS), dtype=object), [len(part) for part in parts])
+    hospital = np.repeat(np.array(list(HOSPITALS), dtype=object), [len(part["disease"]) for part in parts])
     return Table({"hospital": hospital, **columns}, NAME)
+
+
+def read_codes(file: DataFile) -> dict[str, Array]:
+    """Read a hospital's columns as published: numbers and codes, NaN where a value is missing.
+
+    Args:
+        file: One of `FILES`.
+
+    Returns:
+        Our name of each column -> its values.
+    """
+    table = read_table(locate_file(file, name=NAME), missing=("?",), names=tuple(_NAMES.values()), form=PLAIN)
+    return {name: table.column(name) for name in _NAMES.values()}
 
 
 def _translate(codes: Array, words: dict[int, str]) -> Array:
