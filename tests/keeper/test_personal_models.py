@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from grandrounds.core.arrays import load
+from grandrounds.core.arrays import load, save
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.accounting.ask_costs import ask_cost
@@ -17,15 +18,18 @@ from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import Policy, is_private
 from grandrounds.methods.personal.guard import LEVEL
 from grandrounds.methods.personal.server import VARIANCES
-from grandrounds.methods.personal.site import FILE
+from grandrounds.methods.personal.site import FILE, digest_model
 from grandrounds.protocol.messages import Ask, AskId
+from tests.command import rounds
+from tests.engine.disturbed import B, Disturbed, Passing
 from tests.engine.hospitals import PLAIN, Hospitals
 from tests.engine.memory_transport import MemoryTransport
+from tests.engine.test_hospitals import write_csv
 from tests.support import patients, refused
 
 SIZES = [60, 50, 40, 45]
 DATA = {"table": "data frame", "label": "died", "site": "hospital"}
-QUICKLY = {"method": {"rounds": 2}, "train": {"steps": 4, "lr": 0.1}, "explain": {"sketch": "none"}, "split": {"val": 0.2}}
+QUICKLY = {"method": {"rounds": 1}, "train": {"steps": 4, "lr": 0.1}, "explain": {"sketch": "none"}, "split": {"val": 0.2}}
 DP = {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "sampling_rate": 0.2, "min_rows": 10}}
 GUARD = {"personal": {"guard": True, "part": "recalibration"}}
 
@@ -53,10 +57,18 @@ def personal_files(folder) -> dict[str, dict[str, np.ndarray]]:
     return {path.parent.name: load(path)[0] for path in folder.rglob(FILE)}
 
 
-@pytest.mark.parametrize("sections", [GUARD, {**GUARD, "privacy": {"secure": True}}], ids=["clear", "secure"])
-def test_hospitals_choose_and_score_as_in_a_simulation(sections, tmp_path):
-    held = hospitals(**sections)
-    here, there = held.simulated(tmp_path / "here", patients(SIZES)), held.deployed(tmp_path)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A run at hospitals without secure sums, and its folder."""
+    folder = tmp_path_factory.mktemp("done")
+    return hospitals(**GUARD).deployed(folder), folder
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_hospitals_choose_and_score_as_in_a_simulation(secure, done, tmp_path):
+    held = hospitals(**GUARD, privacy={"secure": secure})
+    here = held.simulated(tmp_path / "here", patients(SIZES))
+    there, folder = (held.deployed(tmp_path), tmp_path) if secure else done
     known, told = here.summary.personal, there.summary.personal
     for name in ("part", "guard", "rows", "stays", "choices", "harmed", "tested"):
         assert told[name] == known[name], name
@@ -65,7 +77,7 @@ def test_hospitals_choose_and_score_as_in_a_simulation(sections, tmp_path):
         assert told["final"][name] == pytest.approx(value, abs=1e-5, nan_ok=True), name
     for site, figures in known["per_site"].items():
         assert told["per_site"][site]["log_loss"] == pytest.approx(figures["log_loss"], abs=1e-5)
-    ours, theirs = personal_files(tmp_path / "here"), personal_files(tmp_path / "state")
+    ours, theirs = personal_files(tmp_path / "here"), personal_files(folder / "state")
     assert ours.keys() == theirs.keys() == set(held.rows), "the file outlives the run, which the server has closed"
     for site, arrays in ours.items():
         np.testing.assert_allclose(theirs[site]["deployed"], arrays["deployed"], atol=1e-5)
@@ -96,22 +108,19 @@ def test_no_personal_parameter_is_on_the_wire(part, tmp_path, monkeypatch):
                 assert run not in everything
 
 
-@pytest.mark.parametrize(
-    ("policy", "choices"),
-    [
-        ('[tasks]\ndeny = ["personal"]', {"a", "c", "d"}),
-        ('[tasks]\ndeny = ["personal.spread"]', {"a", "b", "c", "d"}),
-        ('[reports]\ndeny = ["choice"]', {"a", "c", "d"}),
-    ],
-)
-def test_a_hospital_that_refuses_keeps_the_common_model_and_the_run_goes_on(policy, choices, tmp_path):
+def test_a_hospital_that_refuses_keeps_the_common_model_and_the_run_goes_on(tmp_path):
+    """One denies the task, one its report, one the sum; and few test rows disclose no harm."""
     held = hospitals(**GUARD)
     keepers = held.keepers(tmp_path / "state")
-    keepers[1]._access = AccessControl(_merged(policy))
+    texts = ('[tasks]\ndeny = ["personal"]', '[reports]\ndeny = ["choice"]', '[tasks]\ndeny = ["personal.spread"]')
+    for keeper, text in zip(keepers[:3], texts, strict=True):
+        keeper._access = AccessControl(_merged(text))
+    keepers[3]._access = AccessControl(replace(PLAIN.policy, cells=replace(PLAIN.policy.cells, smallest=40)))
     there = held.deployed(tmp_path, MemoryTransport(keepers)).summary
-    assert there.personal["choices"].keys() == choices
-    if "b" not in choices:
-        assert there.personal["per_site"]["b"] == there.per_site["b"] and "b" not in there.personal["tested"]
+    assert there.personal["choices"].keys() == {"c", "d"} and there.personal["tested"] == ["c"]
+    for site in ("a", "b"):
+        assert there.personal["per_site"][site] == there.per_site[site]
+    assert personal_files(tmp_path / "state").keys() == {"c", "d"}
 
 
 def test_where_every_hospital_refuses_all_keep_the_common_model(tmp_path):
@@ -127,12 +136,54 @@ def _merged(text: str) -> Policy:
     return replace(PLAIN.policy, tasks=policy.tasks, reports=replace(policy.reports, notes=True))
 
 
-def test_harm_at_few_test_rows_is_not_told(tmp_path):
+def test_a_keeper_that_starts_again_has_its_personal_model(done, tmp_path, quick):
+    """Between the choice and its figures the process ends: the next one reads the model from the site's disk."""
     held = hospitals(**GUARD)
-    keepers = held.keepers(tmp_path / "state")
-    keepers[1]._access = AccessControl(replace(PLAIN.policy, cells=replace(PLAIN.policy.cells, smallest=40)))
-    told = held.deployed(tmp_path, MemoryTransport(keepers)).summary.personal
-    assert told["tested"] == ["a", "c", "d"] and "b" in told["choices"]
+    post = Disturbed.of(held.keepers(tmp_path / "state"), quick)
+    ended = []
+
+    def before(passing: Passing) -> None:
+        last = passing.asks_for("evaluate", 2) and any(t == "personal" for p in post.seen for t, _ in p.asks)
+        if passing.address == B and (passing.asks_for("personal.harm") or last):
+            ended.append(passing.asks[0][0])
+            post.restart(B)
+
+    post.before = before
+    told = held.deployed(tmp_path, post).summary.personal
+    assert ended == ["personal.harm", "evaluate"]
+    assert told == done[0].summary.personal
+
+
+def test_a_hospital_uses_its_personal_model_after_the_run(tmp_path):
+    """With the run folder that the server hands out and its own folder: no other site's file is needed."""
+    held = hospitals(personal={"part": "finetune", "epochs": 3}, model={"name": "mlp", "hidden": [6]})
+    there = held.deployed(tmp_path)
+    held.simulated(tmp_path / "here", patients(SIZES))
+    assert not (there.folder / "at_sites").exists()
+    rows = tmp_path / "b.csv"
+    write_csv(rows, held.rows["b"])
+    ours = rounds("predict", tmp_path / "here", "--table", rows, "--for", "b").stdout
+    common = rounds("predict", there.folder, "--table", rows, "--for", "b")
+    assert "b's personal model is at the hospital" in common.stderr
+    own = rounds("predict", there.folder, "--table", rows, "--personal", tmp_path / "state" / "b")
+    np.testing.assert_allclose(risks(own.stdout), risks(ours), atol=1e-5)
+    assert np.abs(risks(own.stdout) - risks(common.stdout)).max() > 1e-3
+    other = rounds("predict", there.folder, "--table", rows, "--for", "a", "--personal", tmp_path / "state" / "b")
+    assert other.returncode == 2 and "model of b" in other.stderr
+    case = rounds("explain", there.folder, "--case", 3, "--table", rows, "--personal", tmp_path / "state" / "b", "--json")
+    told = json.loads(case.stdout)
+    assert told["by"] == "the common model, trained further, which b deploys"
+    (file,) = (tmp_path / "state" / "b").rglob(FILE)
+    arrays, facts = load(file)
+    save(file, arrays, {**facts, "common_sha256": digest_model(arrays["common"] + 1)})  # as of another run
+    strange = rounds("predict", there.folder, "--table", rows, "--personal", file)
+    assert strange.returncode == 2 and "made from another model" in strange.stderr
+    empty = rounds("predict", there.folder, "--table", rows, "--personal", tmp_path / "state" / "b")
+    assert empty.returncode == 2 and "found: 1 of other runs" in empty.stderr
+
+
+def risks(text: str) -> np.ndarray:
+    return np.array([float(line.split(",")[1]) for line in text.splitlines()[1:]])
 
 
 def question(plan, task, report, **shared) -> Ask:
@@ -148,7 +199,7 @@ def asked(plan) -> dict[str, Ask]:
     own |= {"epochs_own_part": 5, "epochs_own_model": t["epochs"] * rounds, "strength": 0.1, "mixture": 0.5}
     return {
         "personal": question(plan, "personal", ("fitted", "choice"), **work, **own),
-        "personal.spread": question(plan, "personal.spread", ("sums",), variances=VARIANCES),
+        "personal.spread": question(plan, "personal.spread", ("sums",), variances=VARIANCES, rows="train"),
         "personal.harm": question(plan, "personal.harm", ("harmed",), level=LEVEL / 3, seed=plan["seed"]),
         "evaluate": question(plan, "evaluate", ("test", "figures"), personal=1),
     }
@@ -168,6 +219,7 @@ def asked(plan) -> dict[str, Ask]:
         ("personal", {"seed": 3}),
         ("personal", {"rows": "test"}),
         ("personal.spread", {"variances": np.array([0.0, 1.0])}),
+        ("personal.spread", {"rows": "test"}),
         ("personal.harm", {"level": 0.06}),
         ("personal.harm", {"level": 0.02}),
         ("personal.harm", {"seed": 3}),

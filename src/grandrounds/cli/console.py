@@ -55,6 +55,10 @@ def console(
         ),
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
+    personal: Annotated[
+        Path | None,
+        typer.Option(help="For --site: the folder of the site, for the personal models that it deploys."),
+    ] = None,
     access_log: Annotated[
         Path | None,
         typer.Option(
@@ -90,11 +94,11 @@ def console(
     run_index = RunIndex(runs)
     cases = None
     if site is not None:
-        cases = SiteCases(run_index, site, data=data, query=query, protected=tuple(protected))
+        cases = SiteCases(run_index, site, data=data, query=query, protected=tuple(protected), personal=personal)
         typer.echo(cases.check())
-    elif data is not None or query is not None or protected:
+    elif data is not None or query is not None or protected or personal is not None:
         raise BadInput(
-            "--data, --query and --protected are for the patients of one hospital: name it with --site",
+            "--data, --query, --protected and --personal are for the patients of one hospital: name it with --site",
             code="missing-option",
         )
     if users is None:

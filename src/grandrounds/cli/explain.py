@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.groups import ParentCommand
-from grandrounds.cli.options import Reading, TrustCode, Withdrawn, expand_options
+from grandrounds.cli.options import Personal, Reading, TrustCode, Withdrawn, expand_options, use_personal
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
@@ -109,6 +109,7 @@ def explain(
         Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write a PNG; for images it is always written.")] = False,
+    personal: Personal = None,
     trust_code: TrustCode = False,
     withdrawn: Withdrawn = False,
     as_json: Annotated[
@@ -129,6 +130,7 @@ def explain(
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
+    model_site = use_personal(finished_run, model_site, personal)
     explanation: Explanation
     if case is not None and site is None and near_misses is None:
         explanation = explain_case(

@@ -51,6 +51,12 @@ Withdrawn = Annotated[
         "--withdrawn", help="Use the model although a site withdrew from the run (`rounds withdraw`), for research only."
     ),
 ]
+Personal = Annotated[
+    Path | None,
+    typer.Option(
+        help="At a hospital: use its personal model, from this personal.safetensors or from the folder of the site."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 Source = Annotated[
     str,
@@ -399,3 +405,25 @@ def show_reading(rows: object) -> None:
     reading = getattr(rows, "reading", None)
     for note in () if reading is None else reading.notes:
         typer.echo(f"assumed: {note}", err=True)
+
+
+def use_personal(run: Run, site: str | None, personal: Path | None) -> str | None:
+    """Let a run use a hospital's own personal model; return the site whose model is used.
+
+    Args:
+        run: A finished run.
+        site: The site that --for names.
+        personal: The file or folder that --personal names.
+
+    Raises:
+        BadInput: The file is of another run, or of another site than --for names.
+    """
+    from grandrounds.core.errors import BadInput
+    from grandrounds.core.names import site_named
+
+    if personal is None:
+        return site
+    owner = run.use_personal(personal)
+    if site is not None and site_named(site, list(run.summary["per_site"]), where=run.folder) != owner:
+        raise BadInput(f"--personal is the model of {owner}, but --for names {site}: leave --for out", code="wrong-site")
+    return owner

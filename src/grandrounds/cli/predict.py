@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import NewRows, TrustCode, Withdrawn, expand_options
+from grandrounds.cli.options import NewRows, Personal, TrustCode, Withdrawn, expand_options, use_personal
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -22,16 +22,22 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 ForSite = Annotated[
     str | None,
     typer.Option(
-        "--for", help="Use the model of this site (3 is site-03), where sites have separate or fine-tuned models."
+        "--for", help="Use the model of this site (3 is site-03), where sites have separate, fine-tuned or personal models."
     ),
 ]
 
 
-def _model(run: Run, site: str | None) -> TrainedModel:
-    """Return the model of a site; print a note if it is the mean of separate models, which no site uses."""
+def _model(run: Run, site: str | None, personal: Path | None = None) -> TrainedModel:
+    """Return the model of a site; print a note if it is one that no site uses."""
+    site = use_personal(run, site, personal)
     model = run.model_for(site)
     if run.withdrawn is not None:
         echo(f"warning: the model is not valid: {run.withdrawn.sentence}", err=True)
+    if run.summary.personal and site is not None and run.personal_file(site) is None:
+        echo(
+            f"note: this is the common model: {site}'s personal model is at the hospital (--personal FOLDER uses it there)",
+            err=True,
+        )
     if site is None and run.summary.models and not run.summary.finetuned:
         echo(
             "note: sites have separate models in this run; this is their mean (choose a site's with --for SITE)",
@@ -53,6 +59,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
+    personal: Personal = None,
     trust_code: TrustCode = False,
     withdrawn: Withdrawn = False,
 ) -> None:
@@ -70,7 +77,7 @@ def predict(
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
-    prediction = _model(finished_run, site).predict(rows, task=task)
+    prediction = _model(finished_run, site, personal).predict(rows, task=task)
     for note in prediction.notes:
         echo(f"note: {note}", err=True)
     if prediction.event is not None:
@@ -95,6 +102,7 @@ def evaluate(
     run: RunFolder,
     new: NewRows,
     model_site: ForSite = None,
+    personal: Personal = None,
     trust_code: TrustCode = False,
     withdrawn: Withdrawn = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -107,7 +115,7 @@ def evaluate(
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
-    result = plain(_model(finished_run, model_site).evaluate(rows))
+    result = plain(_model(finished_run, model_site, personal).evaluate(rows))
     result["warnings"] = overlap_warnings(finished_run, rows)
     if as_json:
         echo(json.dumps(result))
@@ -165,6 +173,7 @@ def export(
         typer.Option(help="File to write (default: RUN/model.onnx, .json, .lightgbm.txt or .xgboost.json)."),
     ] = None,
     model_site: ForSite = None,
+    personal: Personal = None,
     trust_code: TrustCode = False,
     withdrawn: Withdrawn = False,
 ) -> None:
@@ -175,5 +184,5 @@ def export(
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     path = out or finished_run.folder / FILES.get(target, "model")
-    write(_model(finished_run, model_site), target, path)
+    write(_model(finished_run, model_site, personal), target, path)
     echo(str(path))

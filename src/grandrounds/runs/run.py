@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from grandrounds.core import plugins
-from grandrounds.core.arrays import load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import last_word
@@ -24,6 +22,7 @@ from grandrounds.runs.context import Progress
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.personal_models import PersonalFile, find_personal_file
 from grandrounds.runs.runner import execute_plan, new_folder
 from grandrounds.runs.withdrawal import Withdrawn, read_withdrawn, refuse_withdrawn
 
@@ -52,6 +51,7 @@ class Run:
             BadInput: The folder is not a run folder.
         """
         self.trust_code, self._use_withdrawn = trust_code, withdrawn
+        self._personal_files: dict[str, Path] = {}  # files of hospitals outside the run folder, by site
         self._files = RunFolder(Path(folder))
         if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
@@ -217,21 +217,48 @@ class Run:
 
         if site is None:
             return self.model
-        files = self.summary["models"]
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
-        if self.summary.personal:
-            return self._personal_model(name)
-        return self.model_at(files[name]) if name in files else self.model
+        model, own = self._common_model(name), self.personal_file(name)
+        return model if own is None else own.apply(model)
 
-    def _personal_model(self, site: str) -> TrainedModel:
-        """Return the model that a site deploys, from the site's own file; the global model where it has none."""
+    def personal_file(self, site: str | None) -> PersonalFile | None:
+        """Return the file of the model that a site deploys.
+
+        Args:
+            site: The site's name.
+
+        Returns:
+            The file; None where the site has no personal model or its file is at the hospital.
+        """
+        if site is None or not self.summary.personal:
+            return None
+        if site in self._personal_files:
+            return PersonalFile.read(self._personal_files[site])
         path = self.folder / "at_sites" / site / PERSONAL_FILE
-        if not path.exists():
-            return self.model
-        theta, _ = load(path)
-        if theta["deployed"].shape != self.model.theta.shape:
-            raise BadInput(f"{path} is damaged: its model does not fit that of the run", code="damaged-file")
-        return replace(self.model, theta=theta["deployed"])
+        inside = path.resolve().is_relative_to(self.folder.resolve())
+        return PersonalFile.read(path) if inside and path.exists() else None
+
+    def use_personal(self, path: str | Path) -> str:
+        """Use a hospital's own file for the model of its site.
+
+        Args:
+            path: The hospital's personal.safetensors, or a folder that has it, such as the folder of the site.
+
+        Returns:
+            The site's name; `model_for` returns its personal model from now on.
+
+        Raises:
+            BadInput: There is no file of this run.
+        """
+        models = [self.model, *(self.model_at(name) for name in sorted(set(self.summary["models"].values())))]
+        file = find_personal_file(Path(path), models)
+        file.apply(self._common_model(file.site))
+        self._personal_files[file.site] = file.path
+        return file.site
+
+    def _common_model(self, site: str) -> TrainedModel:
+        files = self.summary["models"]
+        return self.model_at(files[site]) if site in files else self.model
 
     @property
     def card(self) -> CardRecord:

@@ -120,7 +120,8 @@ def explain_row(
     if run.summary["models"] and user != row.site:  # another site's model has not seen the row
         row = replace(row, notes=tuple(n for n in row.notes if n != TRAINING_ROW))
     task, model_owner = comparison().task(user) if run.plan["tasks"] else "", _model_owner(run, user)
-    row = replace(row, outcome=outcome_for_task(run, task, row.outcome))
+    absent = _personal_note(run, user)
+    row = replace(row, outcome=outcome_for_task(run, task, row.outcome), notes=(*row.notes, *([absent] if absent else [])))
     if model.schema is None:
         _refuse_explainer(explainer)
         if protected:
@@ -187,7 +188,18 @@ def _shapes_note(run: Run) -> str:
 
 def _model_owner(run: Run, site: str | None) -> str:
     """Name the owner of the model that a site uses."""
+    own = run.personal_file(site)
+    if own is not None:
+        return f"{own.description}, which {site} deploys"
     return f"{site}'s own model" if site in run.summary["models"] else "the common model"
+
+
+def _personal_note(run: Run, site: str | None) -> str:
+    """Say that a site deploys a model that is not in this folder; else ""."""
+    if not run.summary.personal or (site is not None and run.personal_file(site) is not None):
+        return ""
+    who = "each hospital" if site is None else site
+    return f"{who} deploys a personal model, whose file stays there (--personal FOLDER uses it): this is the common model"
 
 
 def _refuse_explainer(explainer: str | None) -> None:

@@ -155,7 +155,7 @@ def explain_site_columns(
     return SiteExplanation(
         site=site,
         source=run.summary["data"],
-        model_owner=model_owner,
+        model_owner="the common model" if recorded and run.summary.personal else model_owner,
         explainer=how,
         provenance=provenance,
         flat=bool(sketches.flat[k]),
@@ -224,7 +224,7 @@ def _measure_now(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sk
     importances = measure(
         rule.explainer(features, encoding.encode(background, dtype)),
         model.net,
-        [run.model_for(s).theta for s in sampled] if run.summary["models"] else model.theta,
+        [run.model_for(s).theta for s in sampled] if run.summary["models"] or run.summary.personal else model.theta,
         encoding.encode(taken, dtype),
         target,
         np.cumsum([0, *(len(r) for r in sampled.values())]),

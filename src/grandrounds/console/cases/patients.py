@@ -256,7 +256,8 @@ class Patients:
 
     def model(self, site: str | None) -> TrainedModel:
         """Return the model that a site uses, read once."""
-        file = self.run.summary.models.get(site or "", "")
+        own = self.run.personal_file(site)
+        file = self.run.summary.models.get(site or "", "") if own is None else str(own.path)
         with self._turn:
             if file not in self._models:
                 self._models[file] = self.run.model_for(site) if file else self.run.model
@@ -268,6 +269,9 @@ class Patients:
     @cached_property
     def model_hash(self) -> str:
         """The SHA-256 of the model file that this site uses, as `sha256sum` prints it."""
+        own = self.run.personal_file(self.user)
+        if own is not None:
+            return own.sha256
         file = self.run.folder / (self.run.summary.models.get(self.user or "") or "model.safetensors")
         if not file.resolve().is_relative_to(self.run.folder.resolve()):
             raise BadInput("the run's model is outside its folder and is not read", code="file-outside-folder")

@@ -23,7 +23,8 @@ CACHED_RUNS = 3
 class SiteCases:
     """The patients of `site`: rows of that site in a run's own data, or those of a file of the hospital's (`data`).
 
-    `protected`: columns to flag if they affect a risk, instead of those recognised by name.
+    `protected`: columns to flag if they affect a risk, instead of those recognised by name. `personal`: the site's folder or its
+    personal.safetensors, for runs at hospitals whose sites deploy personal models.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class SiteCases:
         data: str | None = None,
         query: str | None = None,
         protected: tuple[str, ...] = (),
+        personal: Path | None = None,
     ) -> None:
         self.site, self.data, self._query, self._protected = site, data, query, protected
+        self._personal = personal
         self._run_index = run_index
         self._patients: OrderedDict[str, tuple[object, Patients]] = OrderedDict()
         self._sites: dict[str, tuple[object, tuple[str, ...]]] = {}
@@ -113,6 +116,7 @@ class SiteCases:
                 f"run '{name}' is not finished, so it has no model to explain a patient with", code="run-not-finished"
             )
         try:
+            self._use_personal(run)
             if self.data is None and self.site not in _hospitals(run):
                 raise NotFound(f"run '{name}' has no site {self.site}", code="unknown-site")
             if self.data is not None:
@@ -135,9 +139,22 @@ class SiteCases:
                 f"the patients of run '{name}' cannot be read ({type(e).__name__})", code="damaged-run"
             ) from None
 
+    def _use_personal(self, run: Run) -> None:
+        """Let a run use this site's personal model; without a file of this run the common model is used, with a note."""
+        if self._personal is None or not run.summary.personal:
+            return
+        try:
+            owner = run.use_personal(self._personal)
+        except BadInput as e:
+            if e.code == "no-personal-model":
+                return
+            raise
+        if owner != self.site:
+            raise BadInput(f"--personal is the model of {owner}, not of {self.site}", code="wrong-site")
+
     def _without_folders(self, text: str, run: Run) -> str:
         """Remove paths of this machine from a sentence."""
-        for place in (self.data, run.plan["data"].get("table"), str(run.folder)):
+        for place in (self.data, run.plan["data"].get("table"), str(run.folder), self._personal and str(self._personal)):
             if place and "://" not in str(place):
                 text = text.replace(f"{Path(str(place)).parent}/", "").replace(
                     f"{Path(str(place)).resolve().parent}/", ""

@@ -100,7 +100,7 @@ def explain_elsewhere(run_index: RunIndex, name: str, patients: Patients, number
     case = _explain(patients, number)
     apart = _models(patients)
     blocks = {} if isinstance(case, ImageExplanation) or apart else _load_sketches(run_index, name)
-    sentences = _separate(patients, apart) if apart else _common(case, blocks)
+    sentences = _separate(patients, apart) if apart else _common(case, blocks, personal=bool(patients.run.summary.personal))
     columns = [] if isinstance(case, ImageExplanation) else _strongest(case)
     return OtherModels(
         kind="separate" if apart else "common",
@@ -211,9 +211,13 @@ def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
     return lines
 
 
-def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Sketches]) -> list[str]:
+def _common(
+    case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Sketches], *, personal: bool = False
+) -> list[str]:
     lines = [
-        "All sites of this run use one common model, which gives the same prediction and explanation at each of them."
+        "Sites of this run may deploy a personal model, which stays there; so the prediction can differ between sites."
+        if personal
+        else "All sites of this run use one common model, which gives the same prediction and explanation at each of them."
     ]
     if isinstance(case, ImageExplanation):
         return lines

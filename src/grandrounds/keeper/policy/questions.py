@@ -163,7 +163,8 @@ class Questions:
             return False
         match ask.task:
             case tasks.PERSONAL_SPREAD:
-                return np.array_equal(np.asarray(values.get("variances", ())), VARIANCES)
+                same = np.array_equal(np.asarray(values.get("variances", ())), VARIANCES)
+                return same and values.get("rows") in self._personal()["rows"]
             case tasks.PERSONAL_HARM:
                 sites = LEVEL / max(float(values.get("level", 0.0)), 1e-9)  # Holm's levels: 0.05 / m of m sites
                 return values.get("seed") == self._settings.seed and round(sites) >= 1 and abs(sites - round(sites)) < 1e-6

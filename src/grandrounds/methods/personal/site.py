@@ -6,6 +6,7 @@ facts for people, personal.json. Of these only the choice's name and a yes or no
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ FAILED = "fit-failed"
 
 _LINES = (INTERCEPT, RECALIBRATION)
 _SPLITS = {"train": "train", "validation": "val"}
+
+
+def digest_model(theta: Array) -> str:
+    """Return the SHA-256 of a model's parameters, by which a personal model is known to be made from it."""
+    return hashlib.sha256(np.ascontiguousarray(theta, np.float32).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,8 @@ class PersonalSite(SitePlugin):
         choices, errors = [], []
         for k, theta in zip(members.tolist(), common, strict=True):
             try:
-                choice, error = self._personalize_site(terms, k, theta), ""
+                sent = np.asarray(ask.for_site(self.site.stack.names[k])["model"])
+                choice, error = self._personalize_site(terms, k, theta, digest_model(sent)), ""
             except (BadInput, np.linalg.LinAlgError, FloatingPointError):
                 self.site.personal_models.pop(k, None)
                 choice, error = COMMON, FAILED
@@ -142,8 +149,11 @@ class PersonalSite(SitePlugin):
             errors.append(error)
         return {"fitted": np.ones(len(members), np.uint8), "choice": np.array(choices, np.int64), ERROR: errors}
 
-    def _personalize_site(self, terms: PersonalTerms, k: int, theta: Array) -> str:
-        """Fit the candidates of site k, choose, test for harm and write the site's files; return the choice."""
+    def _personalize_site(self, terms: PersonalTerms, k: int, theta: Array, sent: str) -> str:
+        """Fit the candidates of site k, choose, test for harm and write the site's files; return the choice.
+
+        `sent`: digest of the common model as the server sent it, without entries that the site keeps local.
+        """
         models: dict[str, Array] = {}
         for name in terms.candidates:
             fitted = self._fit_all(name, terms, k, theta)
@@ -154,7 +164,7 @@ class PersonalSite(SitePlugin):
         choice = choice if choice in models else COMMON
         deployed = models.get(choice, theta)
         self.site.personal_models[k] = deployed
-        facts = self._describe(terms, k, choice, comparison)
+        facts = {**self._describe(terms, k, choice, comparison), "common_sha256": sent}
         facts["shift"] = self._shift(k, theta, deployed)
         if terms.guard:
             facts["test"] = self._test_harm(terms, k, {**models, "deployed": deployed})
