@@ -60,6 +60,7 @@ PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
 COUNT_CELLS = "gam.counts"
 PERSONAL, PERSONAL_SPREAD, PERSONAL_HARM = "personal", "personal.spread", "personal.harm"
+PERSONAL_DIFFERENCES = "personal.differences"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
@@ -469,6 +470,20 @@ _TASKS = (
         ),
         asked_by="`personal.guard`",
         cost=ROWS_COST, may_fail=True, per_round=200,
+    ),
+    TaskSpec(
+        PERSONAL_DIFFERENCES,
+        _reports(
+            _nothing("tested", "yes: the site tested which columns differ from the common model, and keeps the result"),
+            ReportSpec(
+                "differences", FIGURE,
+                refused("by column: difference from the common model, its interval and p-value", "stay at sites under a budget"),
+                account="differences from the common model", rows=("train", "val"), is_raw=True,
+                hidden=(("train", "differences"), ("val", "differences")), nan_columns=("differences",),
+            ),
+        ),
+        asked_by="`personal.differences`",
+        cost=ROWS_COST, is_learning=True,
     ),
     TaskSpec(
         INTRODUCE,

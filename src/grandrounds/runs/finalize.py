@@ -34,6 +34,13 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
+from grandrounds.methods.personal.differences import (
+    ask_differences,
+    describe_differences,
+    summarise_differences,
+    why_untested,
+)
+from grandrounds.methods.personal.parts import COMMON
 from grandrounds.methods.personal.server import PersonalResult, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import metrics_of
@@ -49,6 +56,11 @@ from grandrounds.runs.state import State
 from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
+
+
+def _with_part(result: PersonalResult) -> tuple[str, ...]:
+    """List the sites that deploy another model than the common one."""
+    return tuple(site for site, choice in result.choices.items() if choice != COMMON)
 
 
 def schema_of(data: Holdings) -> Schema | None:
@@ -419,6 +431,7 @@ class Finalizer:
         }
         for site, why in result.missing.items():
             self.context.warn(f"{site} uses the common model: it fitted no personal one ({why})")
+        different = self._differences(served, sites if private else _with_part(result), result.rows)
         if private:
             return facts
         scored = self._judged(served, ("test",), threshold, personal=True)
@@ -428,9 +441,22 @@ class Finalizer:
             "choices": dict(result.choices),
             "harmed": None if result.harmed is None else list(result.harmed),
             "tested": list(result.tested),
+            **different,
             "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
             "per_site": evaluation.site_figures(scored),
         }
+
+    def _differences(self, served: ModelAssignment, sites: tuple[str, ...], rows: str) -> dict[str, object]:
+        """Have sites with a personal part test which columns differ from the common model; return their part of `personal`."""
+        plan, encoding = self.context.plan, self.context.encoding
+        private, reason = plan.privacy.epsilon is not None, why_untested(plan, encoding)
+        if not plan.personal.differences:
+            return {}
+        if reason:
+            return {"untested": reason}
+        found = self._drive(ask_differences(served, sites, rows=rows, seed=plan.seed, private=private))
+        assert isinstance(encoding, Encoding)
+        return {} if private else summarise_differences(describe_differences(found, encoding))
 
     def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:
         """Fine-tune the final model at each site for train.finetune epochs; None where it is off."""

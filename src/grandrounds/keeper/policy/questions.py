@@ -53,7 +53,7 @@ _TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "
 """Settings of [train] that are sent with every training request."""
 
 
-_ABOUT_PERSONAL = (tasks.PERSONAL, tasks.PERSONAL_SPREAD, tasks.PERSONAL_HARM)
+_ABOUT_PERSONAL = (tasks.PERSONAL, tasks.PERSONAL_SPREAD, tasks.PERSONAL_HARM, tasks.PERSONAL_DIFFERENCES)
 
 
 class Questions:
@@ -168,6 +168,9 @@ class Questions:
             case tasks.PERSONAL_HARM:
                 sites = LEVEL / max(float(values.get("level", 0.0)), 1e-9)  # Holm's levels: 0.05 / m of m sites
                 return values.get("seed") == self._settings.seed and round(sites) >= 1 and abs(sites - round(sites)) < 1e-6
+            case tasks.PERSONAL_DIFFERENCES:
+                allowed_rows = self._personal()["rows"]
+                return values.get("seed") == self._settings.seed and values.get("rows") in allowed_rows
             case tasks.PERSONAL:
                 return all(values.get(name) in allowed for name, allowed in self._personal().items())
         return ask.task in (tasks.EVALUATE, tasks.EXPLAIN) and not under_budget(self._settings)
@@ -372,9 +375,13 @@ def _personal(p: Plan, *, private: bool) -> Iterator[Ask]:
     """List the Asks about personal models; under a privacy budget only that sites fit them."""
     if private:
         yield _ask(p, tasks.PERSONAL, "fitted")
+        if p.personal.differences:
+            yield _ask(p, tasks.PERSONAL_DIFFERENCES, "tested")
         return
     if p.personal.spread is None:
         yield _ask(p, tasks.PERSONAL_SPREAD)
     yield _ask(p, tasks.PERSONAL)
+    if p.personal.differences:
+        yield _ask(p, tasks.PERSONAL_DIFFERENCES)
     if p.personal.guard:
         yield _ask(p, tasks.PERSONAL_HARM)

@@ -89,7 +89,7 @@ def score_rows(loss: str, scores: Array, target: Array) -> Array:
     return np.asarray((top + np.log(np.exp(z - top).sum(axis=1, keepdims=True)))[:, 0] - (t * z).sum(axis=1))
 
 
-def _curve(loss: str, z: Array, t: Array) -> tuple[Array, Array]:
+def derivatives(loss: str, z: Array, t: Array) -> tuple[Array, Array]:
     """Return the first derivative (n, C) and the second (n, C, C) of each row's loss with respect to its scores."""
     n, c = z.shape
     if loss == SQUARED:
@@ -105,7 +105,7 @@ def _curve(loss: str, z: Array, t: Array) -> tuple[Array, Array]:
     return p - t, p[:, :, None] * np.eye(c) - p[:, :, None] * p[:, None, :]
 
 
-def _solve(
+def minimise(
     loss: str,
     design: Array,
     offset: Array,
@@ -130,7 +130,7 @@ def _solve(
     value = total(w)
     flat = design.reshape(-1, q)
     for _ in range(_STEPS):
-        first, second = _curve(loss, offset + design @ w, t)
+        first, second = derivatives(loss, offset + design @ w, t)
         gradient = flat.T @ (by_row[:, None] * first).ravel() + precision * w
         curved = flat * second[:, :, 0] if design.shape[1] == 1 else (second @ design).reshape(-1, q)
         curvature = flat.T @ (np.repeat(by_row, design.shape[1])[:, None] * curved) + np.diag(precision)
@@ -175,7 +175,7 @@ def fit_line(
     if slope:
         design = np.concatenate([design, z[:, :, None]], axis=2)
         precision = np.append(precision, 1 / _SLOPE_VARIANCE)
-    w, _, _ = _solve(loss, design, z, t, precision, weight=weight)
+    w, _, _ = minimise(loss, design, z, t, precision, weight=weight)
     return Line(1.0 + float(w[c]) if slope else 1.0, w[:c])
 
 
@@ -211,7 +211,7 @@ def spread_sums(
     design = np.broadcast_to(np.eye(c), (len(z), c, c))
     w: Array | None = None
     for g in drawn.tolist():
-        w, curvature, losses[g] = _solve(loss, design, z, t, np.full(c, 1 / variances[g]), weight=weight, start=w)
+        w, curvature, losses[g] = minimise(loss, design, z, t, np.full(c, 1 / variances[g]), weight=weight, start=w)
         widths[g] = 0.5 * (np.linalg.slogdet(curvature)[1] + c * np.log(variances[g]))
     return losses, widths
 
@@ -231,7 +231,7 @@ def _one_output_sums(loss: str, z: Array, t: Array, variances: Array, weight: Ar
 
     w = np.zeros(count)
     for _ in range(2 * _STEPS):
-        first, second = _curve(loss, (z[:, None] + w).reshape(-1, 1), np.repeat(t, count)[:, None])
+        first, second = derivatives(loss, (z[:, None] + w).reshape(-1, 1), np.repeat(t, count)[:, None])
         curvature = weight @ second.reshape(len(z), count) + 1 / variances
         step = np.clip((weight @ first.reshape(len(z), count) + w / variances) / curvature, -2, 2)
         w = w - step
@@ -324,7 +324,7 @@ def fit_linear(
     x, t = np.asarray(x, np.float64), np.asarray(target, np.float64)
     rows = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     precision = np.append(np.full(x.shape[1], ridge), 0.01)
-    return _solve(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision, start=start, weight=weight)[0]
+    return minimise(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision, start=start, weight=weight)[0]
 
 
 def rows_of(part: Part, k: int) -> slice:

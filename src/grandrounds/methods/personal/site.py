@@ -17,6 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, save, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal import guard
+from grandrounds.methods.personal.differences import answer_differences
 from grandrounds.methods.personal.parts import (
     CHOICES,
     COMMON,
@@ -40,7 +41,7 @@ from grandrounds.methods.personal.parts import (
 )
 from grandrounds.methods.personal.training import PartTrainer, settings_alone, trained_model
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
+from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_DIFFERENCES, PERSONAL_HARM, PERSONAL_SPREAD
 from grandrounds.site.evaluate import score
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task
 from grandrounds.site.stack import Part
@@ -130,7 +131,12 @@ class PersonalSite(SitePlugin):
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        return {PERSONAL: self._personalize, PERSONAL_SPREAD: self._spread, PERSONAL_HARM: self._harm}
+        return {
+            PERSONAL: self._personalize,
+            PERSONAL_SPREAD: self._spread,
+            PERSONAL_HARM: self._harm,
+            PERSONAL_DIFFERENCES: lambda ask, members: answer_differences(self.site, self.folder, ask, members),
+        }
 
     def _personalize(self, ask: Ask, members: Array) -> Columns:
         """Fit the candidates at each site, choose, and keep the model that is deployed there."""
