@@ -67,7 +67,7 @@ def start(
     """
     from grandrounds.core.errors import BadInput
 
-    link = replace(_link(out, insecure=insecure), in_memory=in_memory)
+    link = replace(open_link(out, insecure=insecure), in_memory=in_memory)
     if link.insecure and not insecure:
         raise BadInput(
             f"{link.folder} was provisioned without certificates: start it with "
@@ -89,7 +89,7 @@ def stop_server(out: Out) -> None:
     """Stop the server. Runs are kept: `rounds server submit --resume RUN` continues one."""
     from grandrounds.deploy.server import stop_in_background
 
-    link = _link(out)
+    link = open_link(out)
     stop_in_background(link)
     echo(f"the server of {link.folder} has stopped")
 
@@ -125,8 +125,8 @@ def submit(
     if plan is not None:
         _write_plan(plan, source, settings, server, operator)
         return
-    link = None if server is None else _link(server, insecure=insecure)
-    with _open_control(link, operator) as control:
+    link = None if server is None else open_link(server, insecure=insecure)
+    with open_control(link, operator) as control:
         if resume is not None:
             run, flower = resume_run(control, resume, link)
         else:
@@ -148,8 +148,8 @@ def status(
     """
     from grandrounds.deploy.status import list_runs, list_sites
 
-    link = None if server is None else _link(server, insecure=insecure)
-    with _open_control(link, operator) as control:
+    link = None if server is None else open_link(server, insecure=insecure)
+    with open_control(link, operator) as control:
         sites, flower = list_sites(control, _members(server, operator)), control.runs()
     flower_runs: list[dict[str, object]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
     runs: Sequence[Mapping[str, object]] = flower_runs if link is None else list_runs(link)
@@ -176,13 +176,13 @@ def stop(
     """Stop a run. `rounds server submit --resume RUN` continues it."""
     from grandrounds.deploy.submit import stop_run
 
-    link = None if server is None else _link(server, insecure=insecure)
-    with _open_control(link, operator) as control:
+    link = None if server is None else open_link(server, insecure=insecure)
+    with open_control(link, operator) as control:
         stop_run(control, run, link)
     echo(f"run {run} is stopped")
 
 
-def _link(out: Path, *, insecure: bool = False) -> Link:
+def open_link(out: Path, *, insecure: bool = False) -> Link:
     """Return the server of a folder; the folder itself shows whether it was provisioned without certificates."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.superlink import Link
@@ -200,7 +200,7 @@ WHERE = "the server is not named: give --server OUT on its own host, or --operat
 
 
 @contextmanager
-def _open_control(link: Link | None, operator: Path | None) -> Iterator[Control]:
+def open_control(link: Link | None, operator: Path | None) -> Iterator[Control]:
     """Connect to the server, which must be running."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.control import Control, Unreachable
@@ -226,7 +226,7 @@ def _load_consortium(server: Path | None, operator: Path | None) -> Consortium:
     if operator is not None:
         return load_agreed(operator)
     assert server is not None
-    return load(_link(server).folder / "consortium.toml")
+    return load(open_link(server).folder / "consortium.toml")
 
 
 def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:

@@ -63,6 +63,7 @@ def _run_task(task: Task) -> None:
 def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: Path, resume: bool) -> None:
     """Run at the current sites; a run that was begun continues only with `resume`."""
     from grandrounds.deploy.folders import Folders
+    from grandrounds.deploy.withdraw import begin_repetition, finish_repetition
     from grandrounds.protocol.identity import load_public
     from grandrounds.runs.deployment import Deployment
     from grandrounds.runs.folder import RunFolder
@@ -71,6 +72,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
     folders, run = Folders(server.parent), RunFolder(folder)
     begun = (run.checkpoint / "plan.json").exists()
     if run.summary.exists():
+        finish_repetition(server, run, folders.identity())
         return
     if begun and not resume:
         raise BadInput(
@@ -83,6 +85,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
         )
     if not begun:
         run.create()
+        begin_repetition(server, run)
     keys = {name: load_public(folders.site_key(name)) for name in folders.members()}
     if begun:
         check_keys(folder, folders.identity().public, keys)
@@ -90,6 +93,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
     venue = Deployment(transport, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     full_plan = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
     execute_plan(full_plan, run, resume=begun, venue=venue, progress=_log_event)
+    finish_repetition(server, run, folders.identity())
 
 
 def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:

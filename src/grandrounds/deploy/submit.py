@@ -67,12 +67,12 @@ def submit_run(
     plan = deployed_plan(Path(source), settings)
     refuse_unfit(Plan(plan))
     run = check_run_name(name or f"{_ascii_name(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    if run in _run_names(control, link):
+    if run in known_runs(control, link):
         raise BadInput(
             f"there is already a run {run}: choose another --name, or continue it with --resume {run}",
             code="run-exists",
         )
-    return run, _start(control, link, run=run, plan=json.dumps(plan), resume=False)
+    return run, start_run(control, link, run=run, plan=json.dumps(plan), resume=False)
 
 
 def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]:
@@ -91,7 +91,7 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
         raise BadInput(f"run {run} is still running: stop it first with `rounds server stop-run {run}`", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
-    return run, _start(control, link, run=run, plan="{}", resume=True)
+    return run, start_run(control, link, run=run, plan="{}", resume=True)
 
 
 def stop_run(control: Control, run: str, link: Link | None = None) -> None:
@@ -157,7 +157,8 @@ def _is_started(folder: Path) -> bool:
     return (folder / "checkpoint" / "plan.json").exists()
 
 
-def _start(control: Control, link: Link | None, **config: str | bool) -> int:
+def start_run(control: Control, link: Link | None, **config: str | bool) -> int:
+    """Start a run with these settings of the scheduler; return Flower's id."""
     flower = control.start(config)
     if link is not None:
         _records(link).mark_queued(str(config["run"]), flower)
@@ -168,7 +169,7 @@ def _records(link: Link) -> RunRecords:
     return RunRecords(link.state / "runs")
 
 
-def _run_names(control: Control, link: Link | None) -> set[str]:
+def known_runs(control: Control, link: Link | None) -> set[str]:
     """List runs that Flower knows, and on the server's host those with a record or a folder."""
     names = {one.name for one in control.runs()}
     if link is not None:
@@ -179,7 +180,7 @@ def _run_names(control: Control, link: Link | None) -> set[str]:
 
 def _flower_runs(control: Control, run: str, link: Link | None) -> list[FlowerRun]:
     """Find the Flower runs of a run; empty if only the server's disk knows it."""
-    names = _run_names(control, link)
+    names = known_runs(control, link)
     if run not in names:
         hint = nearest(run, sorted(names)) if names else "there is none"
         more = "" if link is not None else "; on the server's host, --server OUT also searches its folders"

@@ -45,6 +45,7 @@ from grandrounds.protocol.identity import Identity, Signers
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.setup import engine_settings
+from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import tasks_of
 
@@ -82,7 +83,8 @@ class Deployment:
         """Return the sites, and a schema without rows."""
         refuse_unfit(plan)
         without = tuple(plan.split.get("without", ()))  # plans of earlier versions have none
-        if not self._setup.sites:  # a resumed run has its sites already
+        repetition = None if self.checkpoint is None else Repetition.read(self.checkpoint)
+        if not self._setup.sites and repetition is None:  # a site that withdrew may have left the consortium, too
             check_known_sites(without, self.keys)
         self.keys = {site: key for site, key in self.keys.items() if site not in without}
         names = tuple(self.keys)

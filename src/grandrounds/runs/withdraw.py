@@ -122,7 +122,7 @@ def withdraw(
     name = check_withdrawal(run, site)
     if run.plan["data"]["table"] == AT_SITES:
         raise BadInput(
-            f"{run.folder} was run at hospitals: withdraw {name} with `rounds withdraw` at the server's folder (--server FOLDER)",
+            f"{run.folder} was run at hospitals: withdraw {name} with `rounds withdraw` on the server's host",
             code="rows-at-sites",
         )
     if run.plan["data"]["table"] == DATA_FRAME and table is None:
