@@ -163,9 +163,10 @@ def seeds(found: Found, measures: Sequence[str]) -> str:
 
 def replicated(found: Found, measures: Sequence[str]) -> str:
     """Return published figures with their sd over seeds beside ours, and the difference in its standard errors."""
-    from grandrounds_studies.flamby.published import BY_SEED, published, spread
+    from grandrounds_studies.flamby import PUBLISHED
+    from grandrounds_studies.flamby.published import published, spread
 
-    (measure,) = measures
+    (measure,), by_seed = measures, PUBLISHED[found["study"]]
     rows = []
     for figure in found["figures"]:
         values = [v for v in figure["values"].values() if v is not None]
@@ -173,10 +174,10 @@ def replicated(found: Found, measures: Sequence[str]) -> str:
             continue
         own = spread(values)
         told = f"{own.mean:.3f} ± {own.sd:.3f}" if own.sd > 1e-9 else f"{own.mean:.3f}, no seed"
-        if figure["arm"] not in BY_SEED:
+        if figure["arm"] not in by_seed:
             rows.append([figure["arm"], "", told, ""])
             continue
-        theirs = published(figure["arm"], measure)
+        theirs = published(figure["arm"], measure, by_seed)
         apart = (own.mean - theirs.mean) / hypot(own.error, theirs.error)
         rows.append([figure["arm"], f"{theirs.mean:.3f} ± {theirs.sd:.3f}", told, f"{apart:+.1f}"])
     return table([words(found, measure), "published, mean ± sd", "ours, mean ± sd", "difference in standard errors"], rows)

@@ -9,6 +9,7 @@ from grandrounds_studies.flamby.heart_measures import (
     CLEARLY_BELOW,
     CLIENT_MEAN,
     EACH,
+    HARMED,
     LOG_LOSS,
     MEASURES,
     POOLED_TEST,
@@ -19,16 +20,17 @@ from grandrounds_studies.flamby.heart_setting import (
     COMMON,
     FEDAVG,
     FEDERATED,
+    GUARDED,
     LOCAL,
     MAJORITY,
     ONE_SCALE,
+    ONE_SCALE_COMMON,
+    OTHERS,
     OURS,
     POINT,
     POINTS,
-    REGRESSIONS,
     REPEATS,
     STRATEGIES,
-    TRANSFER,
 )
 from grandrounds_studies.flamby.published import published
 from grandrounds_studies.results import Results
@@ -73,6 +75,7 @@ _REPLICATED = tuple(
     for theirs in [published(arm.label, CLIENT_MEAN.name, BY_SEED).mean]
 )
 _OURS = (OURS.label, ONE_SCALE.label)
+_WITH_GUARD = (*_OURS, *(arm.label for arm in GUARDED))
 _GOALS = (
     Claim(
         'each published strategy has fewer patients right at Switzerland and VA than the answer "ill" for everybody',
@@ -84,14 +87,21 @@ _GOALS = (
     Claim(
         "no hospital clearly below its majority class (paired bootstrap of test rows, 95%)",
         GOAL,
-        _OURS,
+        _WITH_GUARD,
         at_most(CLEARLY_BELOW.name, 0, point=POINT),
     ),
-    Claim(
-        "log loss no higher than with one intercept for all hospitals",
-        GOAL,
-        (OURS.label,),
-        no_more_than(LOG_LOSS.name, COMMON.label, point=POINT),
+    Claim("the run reports no harmed hospital", GOAL, _WITH_GUARD, at_most(HARMED.name, 0, point=POINT)),
+    *(
+        Claim(
+            f"log loss no higher than with one intercept for all hospitals ({where})",
+            GOAL,
+            (arm.label,),
+            no_more_than(LOG_LOSS.name, common.label, point=POINT),
+        )
+        for arm, common, where in (
+            (OURS, COMMON, "each hospital's own scale"),
+            (ONE_SCALE, ONE_SCALE_COMMON, "one scale for all"),
+        )
     ),
 )
 
@@ -102,7 +112,7 @@ HEART = Study(
     source="du Terrail et al., FLamby, NeurIPS 2022, and heart_seed42.csv to heart_seed46.csv of its repository",
     base=BASE,
     points=POINTS,
-    arms=(*STRATEGIES, TRANSFER, *REGRESSIONS),
+    arms=(*STRATEGIES, *OTHERS),
     measures=MEASURES,
     published={(POINT, arm.label): _published(arm.label) for arm in STRATEGIES},
     claims=(*_REPLICATED, *_GOALS),
@@ -124,10 +134,16 @@ HEART = Study(
         '"cyclic weight transfer" is the real method, with the same learning rate and number of updates.',
         "Pooled training is on inputs in standard deviations of all training rows, and is tested on each hospital's own scale, "
         "as in FLamby. Our scale of pooled inputs divides by n instead of n - 1, which is 0.1% smaller.",
+        "The guard ([personal] guard = true): each hospital keeps a shrunk intercept of its own unless another of its candidates "
+        "has a lower 5-fold log loss on its training rows by two standard errors. Figures are those of the model that it then "
+        "deploys.",
         "Regressions are exact fits from sums (method glm, ridge 1), without a seed. The majority class is the more frequent "
         "answer among a hospital's own training rows, as a regression whose coefficients are 0.",
     ),
     remarks=(
+        "Our best by all three goals is the regression with shrunk intercepts on each hospital's own scale. On one scale for all "
+        "hospitals accuracy is higher, and the log loss is above that of one intercept there: common inputs tell hospitals "
+        "apart, and Switzerland's guard trusts 30 training rows that are all ill.",
         "254 test rows: the 95% interval of an accuracy over all of them is about 5 points to either side; Switzerland has 16 "
         "rows, one of them healthy, and all of its 30 training rows are ill.",
         '"Pooled Test" scales inputs by all training rows. Federated models are trained on inputs scaled by each hospital, so it '

@@ -132,18 +132,24 @@ def model_of(run: Run, centre: str) -> tuple[Array, float]:
     return np.asarray(parameters["layer0.weight"], float).ravel(), float(parameters["layer0.bias"].ravel()[0])
 
 
+def stays_at_sites(run: Run) -> bool:
+    """True if hospitals have a part of the model, or a choice of the guard, that never leaves them."""
+    return "estimates" in run.summary or bool(run.summary.get("personal"))
+
+
 def hospitals(run: Run) -> dict[str, Hospital]:
-    """Return the result at each hospital, on test rows scaled as FLamby scales them."""
+    """Return the result at each hospital, of the model that it deploys, on test rows scaled as FLamby scales them."""
     rows = test_rows()
-    if "estimates" in run.summary:
-        return {name: _read_figures(run.summary["per_site"][name], rows[name]) for name in CENTRES}
+    if stays_at_sites(run):
+        figures = (run.summary.get("personal") or run.summary)["per_site"]
+        return {name: _read_figures(figures[name], rows[name]) for name in CENTRES}
     models = {name: model_of(run, name) for name in CENTRES}
     return {name: compare_answers(rows[name].x @ w + b, rows[name]) for name, (w, b) in models.items()}
 
 
 def pooled_test(run: Run) -> float:
     """Return FLamby's "Pooled Test": the accuracy of one model on all test rows, scaled by all training rows."""
-    if "estimates" in run.summary or run.plan["name"].endswith(f": {LOCAL.label}"):
+    if stays_at_sites(run) or run.plan["name"].endswith(f": {LOCAL.label}"):
         return nan
     w, b = model_of(run, CENTRES[0])
     rows = test_rows().values()
@@ -179,4 +185,11 @@ CLEARLY_BELOW = Measure(
     digits=0,
     shown=False,
 )
-MEASURES = (CLIENT_MEAN, *EACH, POOLED_TEST, LOG_LOSS, BELOW, CLEARLY_BELOW)
+HARMED = Measure(
+    "harmed",
+    "harmed hospitals, as the run reports them",
+    lambda run: float(len(run.summary["personal"]["harmed"])) if run.summary.get("personal") else nan,
+    digits=0,
+    shown=False,
+)
+MEASURES = (CLIENT_MEAN, *EACH, POOLED_TEST, LOG_LOSS, BELOW, CLEARLY_BELOW, HARMED)

@@ -68,15 +68,22 @@ STRATEGIES = (*FEDERATED, POOLED, LOCAL)
 TRANSFER = Arm("cyclic weight transfer", {**_method("cyclic"), "train": {"lr": 0.01}})
 
 
-def _regression(label: str, *, data: dict[str, Any] | None = None, **exact: Any) -> Arm:
-    return Arm(label, {"data": data or {}, **_method("glm", rounds=60, exact={"ridge": 1.0, **exact})})
+def _regression(label: str, *, data: dict[str, Any] | None = None, guard: bool = False, **exact: Any) -> Arm:
+    settings = {"data": data or {}, **_method("glm", rounds=60, exact={"ridge": 1.0, **exact})}
+    return Arm(label, {**settings, "personal": {"guard": guard}})
 
 
 MAJORITY = _regression("majority class", intercept="random", ridge=1e9)
 COMMON = _regression("logistic, one intercept", intercept="common")
-OURS = _regression("ours: shrunk intercepts", intercept="random")
-ONE_SCALE = _regression("ours, one scale for all", intercept="random", data=_AS_RECORDED)
-REGRESSIONS = (MAJORITY, COMMON, OURS, ONE_SCALE)
+OURS = _regression("ours: shrunk intercepts", intercept="random", guard=True)
+ONE_SCALE = _regression("ours, one scale for all", intercept="random", guard=True, data=_AS_RECORDED)
+ONE_SCALE_COMMON = _regression("one scale, one intercept", intercept="common", data=_AS_RECORDED)
+GUARDED = tuple(
+    Arm(f"{arm.label} with the guard", {**arm.settings, "personal": {"guard": True}})
+    for arm in FEDERATED
+    if arm.label in ("FedAvg", "FedYogi")
+)
+OTHERS = (TRANSFER, MAJORITY, *GUARDED, COMMON, OURS, ONE_SCALE_COMMON, ONE_SCALE)
 
 
 def _seeded(i: int) -> dict[str, Any]:
