@@ -1,0 +1,224 @@
+"""Count harmed sites of the default recipes, and compare what hospitals deploy with what they would have alone.
+
+    python bench/harm.py heart                      # bar of heart too: mean over sites, and no site below its majority class
+    python bench/harm.py heart eicu-demo --seeds 0-4
+    python bench/harm.py diabetes-130               # sites by admission source
+    python bench/harm.py icu-cohort                 # 152 hospitals, all of which train and are tested
+    python bench/harm.py ham10000 --seeds 0-1       # four sources of images
+    python bench/harm.py specification              # N3 and N4: exact logistic regression with the guard
+
+All but heart and icu-cohort need GRANDROUNDS_DATA. For each seed the recipe runs three times: as it is, with method 'local' and
+with method 'pooled', on the same rows. A site is harmed where the deployed model is clearly worse on its test rows than the
+better of its own model and its majority class (paired bootstrap over patients, 5% level, Holm's rule over sites).
+
+Client means weigh every site with test rows alike; AUROC is over sites whose test rows have both classes. "All rows" is the log
+loss of all test rows together. Majority: every patient gets the shares of the classes in the site's training rows.
+The command exits with status 1 if a site is harmed, or a bar of heart or of the specification is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import grandrounds as gr
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
+from grandrounds.data.encoding import class_numbers
+from grandrounds.runs.run import Run
+from grandrounds.site.evaluate import score
+
+Settings = dict[str, Any]
+CASES: dict[str, Settings] = {
+    "heart": {},
+    "eicu-demo": {},
+    "diabetes-130": {"data.site": "admission_source_id", "split.min_rows": 1},
+    "icu-cohort": {"split.scheme": "within"},
+    "ham10000": {},
+}
+"""The recipe of each data set, and the settings that divide it into the sites of the bar."""
+
+ALONE: Settings = {"personal.guard": False, "personal.part": "none"}
+FIGURES = ("log_loss", "accuracy", "auroc")
+ARMS = ("common", "deployed", "local", "pooled", "majority")
+RESAMPLES = 2000
+SPECIFICATION = "specification"
+
+
+@dataclass
+class Tally:
+    """Results of one data set over its seeds.
+
+    Attributes:
+        means: Client means of each figure, by arm, one for each seed.
+        totals: Log loss of all test rows, by arm, one for each seed.
+        choices: How often each candidate was deployed.
+        harmed: Harmed sites with seed and figures.
+        tested: Site-runs tested for harm.
+        sites: Number of sites.
+        below: Sites whose deployed model is clearly below the majority class, with seed.
+        changes: Lowest and highest change of a site's log loss, deployed less common.
+        seconds: Of runs of the recipe: as it is, and without the guard.
+    """
+
+    means: dict[str, dict[str, list[float]]] = field(default_factory=lambda: {a: {f: [] for f in FIGURES} for a in ARMS})
+    totals: dict[str, list[float]] = field(default_factory=lambda: {a: [] for a in ARMS})
+    choices: Counter[str] = field(default_factory=Counter)
+    harmed: list[str] = field(default_factory=list)
+    tested: int = 0
+    sites: int = 0
+    below: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def mean(self, arm: str, figure: str) -> float:
+        """Return the mean over seeds."""
+        return float(np.mean(self.means[arm][figure]))
+
+
+def run_once(recipe: str, seed: int, settings: Settings, *, out: Path) -> Run:
+    """Run a recipe without a progress bar."""
+    return gr.run(recipe, seed=seed, settings=settings, out=out, progress=False)
+
+
+def client_mean(per_site: Mapping[str, Mapping[str, Any]], figure: str) -> float:
+    """Return the mean over sites that have test rows and this figure."""
+    values = [s[figure] for s in per_site.values() if s["count"] and s.get(figure) is not None]
+    return float(np.mean(values))
+
+
+def total_loss(per_site: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the log loss of all test rows."""
+    rows = {name: s for name, s in per_site.items() if s["count"]}
+    return float(sum(s["log_loss"] * s["count"] for s in rows.values()) / sum(s["count"] for s in rows.values()))
+
+
+def tally_seed(case: str, seed: int, tally: Tally) -> None:
+    """Run one seed and add its results."""
+    settings = CASES[case]
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        run = run_once(case, seed, settings, out=Path(folder) / "guard")
+        tally.seconds.append(time.perf_counter() - begun)
+        personal = run.summary.personal
+        shown: dict[str, Mapping[str, Mapping[str, Any]]] = {
+            "common": run.summary["per_site"],
+            "deployed": personal["per_site"],
+            "majority": rate_majority(run, seed, tally),
+        }
+        for method in ("local", "pooled"):
+            done = run_once(case, seed, {**settings, **ALONE, "method.name": method}, out=Path(folder) / method)
+            shown[method] = done.summary["per_site"]
+    for arm, per_site in shown.items():
+        for figure in FIGURES:
+            tally.means[arm][figure].append(client_mean(per_site, figure))
+        tally.totals[arm].append(total_loss(per_site))
+    tally.choices.update(personal["choices"].values())
+    tally.tested += len(personal["tested"])
+    tally.sites = len(personal["choices"])
+    for site in personal["harmed"] or ():
+        losses = ", ".join(f"{arm} {shown[arm][site]['log_loss']:.3f}" for arm in ARMS if site in shown[arm])
+        count = int(shown["common"][site]["count"])
+        tally.harmed.append(f"{site}, seed {seed}: {personal['choices'][site]}; log loss on {count} test rows: {losses}")
+
+
+def rate_majority(run: Run, seed: int, tally: Tally) -> dict[str, dict[str, Any]]:
+    """Evaluate the majority class of each site on its test rows; note sites where the deployed model is clearly below it."""
+    rows = RunRows.read(run)
+    stack, data = rows.consortium.stack, rows.consortium.data
+    out: dict[str, dict[str, Any]] = {}
+    for name, parts in zip(stack.names, stack.rows, strict=True):
+        if not len(parts.train) or not len(parts.test):
+            continue
+        model = run.model_for(name)
+        classes = list(model.encoding.classes)
+        train = class_numbers(data.label[parts.train], classes, where=name)
+        test_rows = data.take(parts.test)
+        test = class_numbers(test_rows.label, classes, where=name)
+        counts = np.bincount(train, minlength=len(classes))
+        shares = (counts + 0.5) / (counts.sum() + 0.5 * len(classes))
+        usual = test == int(np.argmax(counts))
+        loss, both = float(-np.log(shares[test]).mean()), len(np.unique(test)) > 1
+        out[name] = {"count": len(test), "log_loss": loss, "accuracy": usual.mean(), "auroc": 0.5 if both else None}
+        inputs: Any = model.encoding.encode(test_rows, model.theta.dtype)  # type: ignore[arg-type]
+        logits = score(model.net, model.theta, inputs)
+        guess = (logits[:, 0] > 0).astype(int) if logits.shape[1] == 1 else np.argmax(logits, axis=1)
+        units = np.arange(len(test)) if data.patient is None else data.patient[parts.test].astype(str)
+        low, high = bootstrap((guess == test) * 1.0 - usual, units, seed=seed, site=name)
+        if high < 0:
+            tally.below.append(f"{name}, seed {seed}: accuracy less majority {low:+.3f} to {high:+.3f}")
+    return out
+
+
+def bootstrap(difference: Array, units: Array, *, seed: int, site: str) -> tuple[float, float]:
+    """Return the 95% interval of a mean by resampling patients."""
+    words, place = np.unique(units, return_inverse=True)
+    sums = np.bincount(place.ravel(), weights=difference)
+    sizes = np.bincount(place.ravel())
+    drawn = generator(seed, purpose="bench of harm", site=site).integers(len(words), size=(RESAMPLES, len(words)))
+    means = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+
+
+def describe(case: str, seeds: list[int], tally: Tally) -> Iterator[str]:
+    """Yield the lines of one data set."""
+    choices = ", ".join(f"{name} {n}" for name, n in tally.choices.most_common())
+    yield f"{case}: {tally.sites} sites, seeds {seeds[0]} to {seeds[-1]}, {np.mean(tally.seconds):.1f} s a run"
+    yield f"deployed: {choices}"
+    yield f"harmed sites: {len(tally.harmed)} of {tally.tested} site-runs tested"
+    yield from (f"  {line}" for line in tally.harmed)
+    yield f"clearly below their majority class (accuracy, 95%, each site by itself): {len(tally.below)} site-runs"
+    yield from (f"  {line}" for line in tally.below[:10])
+    yield ""
+    yield "| arm | log loss | accuracy | AUROC | log loss, all rows |"
+    yield "|---|---:|---:|---:|---:|"
+    for arm in ARMS:
+        cells = " | ".join(f"{tally.mean(arm, f):.3f}" for f in FIGURES)
+        yield f"| {arm} | {cells} | {np.mean(tally.totals[arm]):.4f} |"
+    yield ""
+
+
+def heart_bar(tally: Tally) -> bool:
+    """Print and return whether the mean over sites is at least that of the best of the others, and no site is below."""
+    met = not tally.below
+    for figure, sign in (("accuracy", 1), ("log_loss", -1), ("auroc", 1)):
+        others = {arm: sign * tally.mean(arm, figure) for arm in ("local", "common", "pooled")}
+        best = max(others, key=lambda arm: others[arm])
+        gap = np.array(tally.means["deployed"][figure]) - np.array(tally.means[best][figure])
+        word = "met" if sign * tally.mean("deployed", figure) >= others[best] else "MISSED"
+        met &= word == "met" or figure == "auroc"
+        span = f"{gap.mean():+.4f} (seeds: {gap.min():+.4f} to {gap.max():+.4f})"
+        print(f"{figure}: deployed less {best}, the best of the three: {span}: {word}")
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=["heart"], help=f"{', '.join(CASES)} or {SPECIFICATION}")
+    parser.add_argument("--seeds", default="0-4", help="first and last")
+    given = parser.parse_args()
+    first, last = map(int, given.seeds.split("-"))
+    seeds, met = list(range(first, last + 1)), True
+    for case in given.cases:
+        tally = Tally()
+        for seed in seeds:
+            tally_seed(case, seed, tally)
+        for line in describe(case, seeds, tally):
+            print(line, flush=True)
+        met &= not tally.harmed
+        if case == "heart":
+            met &= heart_bar(tally)
+    sys.exit(0 if met else 1)
+
+
+if __name__ == "__main__":
+    main()
