@@ -29,8 +29,8 @@ name = "breast-cancer"      # a set of the catalog: rounds list data
 # label = "died"            # the column to predict
 # site = "hospital"         # the column that names the hospital
 
-[model]
-name = "logistic"           # rounds list models
+# [model]
+# name = "mlp"              # another model than logistic regression: rounds list models
 
 [method]
 name = "fedavg"             # rounds list methods
@@ -38,6 +38,9 @@ rounds = 20
 
 [train]
 lr = {lr}                    # learning rate of local training
+
+[personal]
+guard = true                # each hospital keeps the model that is better for its own patients
 """
 
 
@@ -45,7 +48,7 @@ def short_toml() -> str:
     """Return a short experiment file on the breast-cancer data: the settings that a first experiment changes.
 
     Returns:
-        TOML text that parses to the same experiment as `starter_toml`.
+        TOML text that parses to the same experiment as `starter_toml`, with the guard of hospitals switched on.
     """
     defaults = Experiment.parse({"data": {"name": "breast-cancer"}})
     return _SHORT.replace("{lr}", toml.literal(defaults.train.lr))
