@@ -69,7 +69,11 @@ def explain(
         ),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="Describe what the model relies on at this site: its name, or 3 for the third.")
+        str | None,
+        typer.Option(
+            help="Describe what the model relies on at this site, the model it deploys and the features that differ there: "
+            "its name, or 3 for the third."
+        ),
     ] = None,
     model_site: Annotated[
         str | None,
@@ -434,6 +438,8 @@ def _show_site(console: Console, reasons: SiteExplanation, top: int) -> None:
     )
     _line(console, comparison_text(reasons))
     _line(console, f"{reasons.explainer} importance, {reasons.provenance}", "dim")
+    for line in () if reasons.personal is None else reasons.personal.sentences:
+        _line(console, line)
 
 
 def _show_image(console: Console, case: ImageExplanation) -> None:

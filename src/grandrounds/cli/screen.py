@@ -29,6 +29,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
+from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.fairness import gap_table, group_tables, mitigation_table, short_group_table
 from grandrounds.report.findings import describe_findings
@@ -326,6 +327,8 @@ def _show_personal(console: Console, summary: RunSummary) -> None:
         named = f": {', '.join(harmed[:6])}" if harmed else ""
         sentence = f"harmed sites: {len(harmed)} of {len(personal['tested'])}{named}"
         console.print(warn(sentence) if harmed else sentence, highlight=False)
+    for sentence in overview_sentences(summary)[:1]:
+        console.print(f"why sites differ: {sentence}", highlight=False)
 
 
 def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:

@@ -14,9 +14,11 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
+from grandrounds.report.differences import read_differences
 from grandrounds.report.estimates import common_estimate, forest_names, read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
+from grandrounds.report.figures.differences import differences_forest
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.privacy import spending_figure
@@ -255,6 +257,10 @@ def _has_shape(place: int) -> Callable[[RunRecord], bool]:
     return has
 
 
+def _differences(run: RunRecord) -> Figure | None:
+    return None if run.summary is None else differences_forest(list(read_differences(run.summary).values()))
+
+
 def _boosting(run: RunRecord) -> Figure | None:
     record = None if run.summary is None else read_trees(run.summary)
     return figures.validation_curve(record.validation) if record is not None and has_validation(record) else None
@@ -300,6 +306,7 @@ FIGURES: dict[str, Entry] = {
     "heat-deployed": Entry(EXPLANATIONS, _heat("deployed"), wide=True),
     "pairs-training": Entry(EXPLANATIONS, _distances("training")),
     "pairs-deployed": Entry(EXPLANATIONS, _distances("deployed")),
+    "differences": Entry(EXPLANATIONS, _differences, wide=True),
     "trust": Entry(TRUST, _trust(lambda run, _: figures.trust_over_rounds(run.rounds))),
     "nsds": Entry(TRUST, _trust(lambda run, trust: figures.nsds_over_rounds(run.rounds, trust["alarm"]))),
     "trust-parts": Entry(TRUST, _trust(_trust_parts, rounds=1), wide=True),

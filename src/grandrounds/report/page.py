@@ -51,6 +51,7 @@ from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.description import survival_section, table_one_section
+from grandrounds.report.sections.differences import differences_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
@@ -109,6 +110,7 @@ def report_page(
         *_performance(summary, charts),
         *([] if summary.get("estimates") else model_section(model)),
         *explanations_section(explanations, charts, task=task_of_run(summary)),
+        *differences_section(summary, charts),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),

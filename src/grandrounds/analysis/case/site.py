@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.case.site_personal import SitePersonal, personal_at
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.rng import generator
@@ -88,6 +89,7 @@ class SiteExplanation:
     sites: int
     performance: Mapping[str, float | None]  # the model's figures on the site's own test rows
     notes: tuple[str, ...] = ()
+    personal: SitePersonal | None = None  # the model that the site deploys, and the features that differ there
 
     @property
     def more(self) -> tuple[ColumnUse, ...]:
@@ -123,6 +125,8 @@ class SiteExplanation:
             "less": [c.column for c in self.less],
             "columns": [c.to_dict() for c in self.columns],
         }
+        if self.personal is not None:
+            values["personal"] = self.personal.to_dict()
         return dict(plain(values))
 
 
@@ -168,6 +172,7 @@ def explain_site_columns(
         notes=("only this site was measured, so there is no other site to compare it with",)
         if len(sketches.sites) < 2
         else (),
+        personal=personal_at(run, site),
     )
 
 

@@ -89,12 +89,21 @@ def site_page(explanation: SiteExplanation, *, top: int) -> str:
         tiles_html(tiles, html=True),
         *notes_html(explanation.notes),
         f"<p>{escape(comparison_text(explanation))}</p>",
+        *_personal_html(explanation),
         charts.note,
         chart,
         "<h2>Columns</h2>",
         table(head, rows),
     ]
     return document(title, body, charts.script)
+
+
+def _personal_html(explanation: SiteExplanation) -> list[str]:
+    """Write the deployed model and the features that differ from the common model; empty without personal parts."""
+    if explanation.personal is None:
+        return []
+    lines = "".join(f"<li>{escape(line)}</li>" for line in explanation.personal.sentences)
+    return [f"<h2>The model of {escape(explanation.site)}</h2>", f"<ul>{lines}</ul>"]
 
 
 def comparison_text(explanation: SiteExplanation) -> str:
