@@ -345,6 +345,34 @@ def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
     return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {sentence}"}
 
 
+def disclose_personal(privacy: Mapping[str, Any], personal: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add to the privacy statement what personal models disclosed.
+
+    Args:
+        privacy: The statement and its terms.
+        personal: `personal` of the summary; empty for a run without personal models.
+
+    Returns:
+        The same, with one sentence more.
+    """
+    if not personal:
+        return privacy
+    if personal["stays"]:
+        sentence = (
+            "Personal models were fitted at the sites to the private model, never left them and cost no further epsilon; "
+            "choices, findings of harm and figures of these models stay at the sites too."
+        )
+    else:
+        sent = [
+            *(["sums for the spread of intercepts"] if personal.get("estimated") else []),
+            "the name of its choice",
+            *(["yes or no to harm"] if personal["guard"] else []),
+            "figures of its deployed model",
+        ]
+        sentence = f"Personal models stayed at the sites; each site sent {', '.join(sent[:-1])} and {sent[-1]}."
+    return {**privacy, "statement": f"{privacy['statement']} {sentence}"}
+
+
 def cohorts(records: Sequence[RoundRecord]) -> dict[str, object]:
     """Return the final cohorts and their stability: the mean adjusted Rand index between successive rounds."""
     groups = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
@@ -370,6 +398,7 @@ def summary(
     privacy = _privacy(lent, sources, secure=plan.privacy.secure, pooled=POOL in rows) if promised is None else promised
     if is_exact(plan.method.name):
         privacy = exact_privacy(plan, facts)
+    privacy = disclose_personal(privacy, final.get("personal", {}))
     values = {
         "name": plan.name,
         "method": plan.method.name,

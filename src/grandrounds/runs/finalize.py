@@ -426,6 +426,7 @@ class Finalizer:
             "guard": result.guard,
             "rows": result.rows,
             "spread": result.spread,
+            "estimated": not private and plan.personal.spread is None and plan.personal.part != "head",
             "stays": private,
             **({"missing": dict(result.missing)} if result.missing else {}),
         }

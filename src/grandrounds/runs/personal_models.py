@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from grandrounds.core.arrays import Array, load
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal.parts import COMMON, IN_WORDS
 from grandrounds.methods.personal.site import FILE, digest_model
+from grandrounds.protocol.layout import Layout
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
@@ -79,7 +78,9 @@ class PersonalFile:
 
     def fits(self, model: TrainedModel) -> bool:
         """Check that the file was made from this model."""
-        return self.theta.shape == np.shape(model.theta) and self.common == digest_model(model.theta)
+        layout = model.net.layout
+        whole = not isinstance(layout, Layout) or self.theta.shape == (layout.size,)  # trees and cards differ in size
+        return whole and self.common == digest_model(model.theta)
 
 
 def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFile:

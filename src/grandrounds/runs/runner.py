@@ -332,7 +332,7 @@ class _Runner:
         weight = evaluation.class_weight(
             plan.train.class_weights, self.context.encoding, counted=not under_budget(plan)
         )
-        self._check_validation()
+        self._check_validation(model)
         base = Server(
             round=0,
             model=state.served.model,
@@ -440,7 +440,7 @@ class _Runner:
 
         return join
 
-    def _check_validation(self) -> None:
+    def _check_validation(self, model: Model) -> None:
         """Refuse settings that need validation rows where there are none, before training."""
         e = self.plan.evaluation
         needs = {
@@ -452,6 +452,7 @@ class _Runner:
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
+        personal.refuse_without_validation(model, self.plan, rows=sum(r["val"] for r in self.context.setup.rows.values()))
 
 
 def _settle(plan: Plan, consortium: Consortium) -> Plan:

@@ -399,7 +399,7 @@ class SiteHost:
                 code="raw-release",
             )
         common = np.broadcast_to(models, (len(members), np.shape(models)[-1]))
-        return np.stack([self.personal_models.get(k, theta) for k, theta in zip(members.tolist(), common, strict=True)])
+        return [self.personal_models.get(k, theta) for k, theta in zip(members.tolist(), common, strict=True)]
 
     def keep_personal(self, folder: Path) -> None:
         """Write files of personal models below this folder, one folder for each site."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import is_exact, is_variant_of, method_class
 from grandrounds.methods.personal.parts import FINETUNE, HEAD, IN_ROUNDS, INTERCEPT, RECALIBRATION
-from grandrounds.methods.personal.server import is_personal, unguarded
+from grandrounds.methods.personal.server import guard_rows, is_personal, unguarded
 from grandrounds.methods.personal.training import head_of
 from grandrounds.methods.weigh import CHOSEN_RULES
 from grandrounds.models.protocol import COLUMN_KERNELS
@@ -79,6 +80,30 @@ def warnings(plan: Plan) -> tuple[str, ...]:
     return (
         "each site keeps its own last layer (personal.part = 'head'): that of the common model is not trained, so a new hospital "
         "must train one before it can use the model",
+    )
+
+
+def refuse_without_validation(model: Any, plan: Plan, *, rows: int) -> None:
+    """Refuse a comparison on validation rows, or a line fitted to them, where there are none.
+
+    Args:
+        model: The built model.
+        plan: The run's plan.
+        rows: Validation rows of all sites.
+
+    Raises:
+        BadInput: The guard or the personal part has no rows.
+    """
+    if rows or not is_personal(plan) or guard_rows(plan, model) != "validation":
+        return
+    p = plan.personal
+    if not p.guard and p.part not in _LINES:
+        return
+    setting = "personal.guard" if p.guard else "personal.part"
+    why = "personal.rows is 'validation'" if p.rows != "auto" else f"model '{plan.model.name}' can memorise its training rows"
+    raise BadInput(
+        f"{setting} needs validation rows, because {why}, and the split has none: set split.val above 0",
+        code="no-validation-rows",
     )
 
 

@@ -16,6 +16,7 @@ from grandrounds.methods.base import Method
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.checks import keeps_trust
+from grandrounds.methods.personal.server import is_personal
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
@@ -101,6 +102,7 @@ def not_covered(plan: Plan) -> list[str]:
         explains_locally = plan.explain.sketch != "none" or (keeps_trust(plan) and plan.method.trust.explained == "own")
         sentences += ["explanations on sites' own patients"] if explains_locally else []
         sentences += ["figures of heat maps on sites' own images"] if maps_asked(plan) else []
+        sentences += ["choices of sites and figures of their personal models"] if is_personal(plan) else []
     sentences.append("number of rows of each site")
     sentences += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
