@@ -90,3 +90,30 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path):
     private = {"mechanism": "dp-sgd", "epsilon": 8.0, "min_rows": 10}
     with refused("privacy-does-not-fit", match="evaluation.mitigation 'thresholds' is fitted to validation rows"):
         made(tmp_path / "d", privacy=private, evaluation={"mitigation": "thresholds"})
+
+
+def test_predict_applies_the_correction_and_says_so(tmp_path):
+    table = with_sex([700, 600])
+    evaluation = {"subgroups": ["sex"], "mitigation": "thresholds", "least": 1}
+    run = made(tmp_path / "r", table=table, split={"val": 0.3}, evaluation=evaluation)
+    record = run.summary.fairness["mitigation"]
+    assert record["column"] == "sex" and all(g["changed"] for g in record["groups"].values())
+    frame = gr.load_run(run.folder).model.predict(table, corrected=True)
+    limit = np.array([record["groups"][s]["threshold"] for s in table.columns["sex"]])
+    np.testing.assert_allclose(frame.columns["threshold"], limit)
+    assert ((frame.decisions == frame.event.word) == (frame.risk >= limit)).all()
+    assert any(note.startswith("thresholds by sex: f 0.") for note in frame.notes)
+    bare = Table.from_mapping({name: c for name, c in table.columns.items() if name != "sex"})
+    assert any("was not applied" in note for note in run.model.predict(bare, corrected=True).notes)
+    assert "threshold" not in run.model.predict(table).columns  # explanations are of the common rule
+
+
+def test_recalibrated_risks_are_those_of_the_line(tmp_path):
+    table = with_sex([700, 600])
+    evaluation = {"subgroups": ["sex"], "mitigation": "recalibration", "threshold": "youden", "least": 1}
+    run = made(tmp_path / "r", table=table, split={"val": 0.3}, evaluation=evaluation)
+    groups = run.summary.fairness["mitigation"]["groups"]
+    before, after = run.model.predict(table).risk, run.model.predict(table, corrected=True).risk
+    slope, intercept = (np.array([groups[s][k] for s in table.columns["sex"]]) for k in ("slope", "intercept"))
+    expected = 1 / (1 + np.exp(-(slope * np.log(before / (1 - before)) + intercept)))
+    np.testing.assert_allclose(after, expected, rtol=1e-5)

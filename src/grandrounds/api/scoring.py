@@ -76,7 +76,7 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
 
     finished_run = _open(run)
     table, index = _read(finished_run, rows)
-    made = finished_run.model_for(site).predict(table, task=task)
+    made = finished_run.model_for(site).predict(table, task=task, corrected=True)
     frame = DataFrame(made.columns, index=index)
     frame.attrs["notes"] = list(made.notes)
     for note in made.notes:

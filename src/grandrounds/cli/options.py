@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from grandrounds.api.sources import DEFAULT_RECIPE, GUARD
+from grandrounds.core.toml import literal
 
 if TYPE_CHECKING:
     from grandrounds.data.formats import Format
@@ -31,6 +32,10 @@ Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set m
 ModelName = Annotated[str | None, typer.Option("--model", help="Model (`rounds list models`), as --set model.name=gam.")]
 MethodName = Annotated[
     str | None, typer.Option("--method", help="Method (`rounds list methods`), as --set method.name=fedprox.")
+]
+Subgroups = Annotated[
+    str | None,
+    typer.Option("--subgroups", help="Columns whose groups of patients are compared (fairness): sex,age."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
@@ -193,6 +198,7 @@ class ExperimentOptions:
     reading: Reading = Reading()
     model: ModelName = None
     method: MethodName = None
+    subgroups: Subgroups = None
     settings: Set = field(default_factory=list)
     seed: Seed = None
 
@@ -202,13 +208,19 @@ class ExperimentOptions:
         Raises:
             BadInput: Options contradict each other, or the label is missing.
         """
+        groups = [c.strip() for c in (self.subgroups or "").split(",") if c.strip()]
         return build_experiment(
             self.source,
             table=self.table,
             columns=self.columns,
             query=self.query,
             reading=self.reading,
-            settings=[*_name("model", self.model), *_name("method", self.method), *self.settings],
+            settings=[
+                *_name("model", self.model),
+                *_name("method", self.method),
+                *([f"evaluation.subgroups={literal(groups)}"] if groups else []),
+                *self.settings,
+            ],
             seed=self.seed,
         )
 

@@ -68,8 +68,9 @@ def predict(
     Of other tasks than classification one number: the predicted number, the expected count, or for survival the log
     hazard as a risk score (higher: an earlier event).
 
-    Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
-    training data; a label is not needed.
+    Probabilities are calibrated where the run was (evaluation.calibrate). A correction by group of patients is applied where the
+    run has one (evaluation.mitigation), and a note says so. The columns must be those of the training data; a label is not
+    needed.
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
@@ -77,7 +78,7 @@ def predict(
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
-    prediction = _model(finished_run, site, personal).predict(rows, task=task)
+    prediction = _model(finished_run, site, personal).predict(rows, task=task, corrected=True)
     for note in prediction.notes:
         echo(f"note: {note}", err=True)
     if prediction.event is not None:
@@ -184,5 +185,11 @@ def export(
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     path = out or finished_run.folder / FILES.get(target, "model")
-    write(_model(finished_run, model_site, personal), target, path)
+    model = _model(finished_run, model_site, personal)
+    if model.mitigation is not None:
+        echo(
+            f"note: the exported model has one rule for all; the correction by {model.mitigation.grouping.column} "
+            "(evaluation.mitigation) is applied by `rounds predict` only", err=True
+        )
+    write(model, target, path)
     echo(str(path))

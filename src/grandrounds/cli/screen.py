@@ -31,7 +31,7 @@ from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
-from grandrounds.report.fairness import gap_table, group_tables, mitigation_table, short_group_table
+from grandrounds.report.fairness import describe_merged, gap_table, group_tables, mitigation_table, short_group_table
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
@@ -510,6 +510,8 @@ def _show_fairness(console: Console, summary: RunSummary, *, verbose: bool) -> N
         for line in lines:
             view.add_row(*line)
         console.print(view)
+    for sentence in describe_merged(fairness):
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _named(names: Sequence[str]) -> str:

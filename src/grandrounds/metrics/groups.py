@@ -7,8 +7,9 @@ Shares (sensitivity, specificity, PPV, alert rate) have Wilson's interval, the A
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from grandrounds.metrics.statistics import share_interval
 from grandrounds.metrics.tally import Tally
 
 Figures = dict[str, float]
+
+MOST_MERGED = 0.02
+"""Most rows of small groups, as a share of the largest group, that are counted with it."""
 
 SHARES = ("sensitivity", "specificity", "ppv", "alert_rate")
 """Figures that are shares of rows."""
@@ -242,6 +246,35 @@ def hide_small_groups(rows: Sequence[float], events: Sequence[float] | None, lea
     hidden_rows = _with_company(small_rows, [rows], rows, least)
     hidden_events = _with_company(few | hidden_rows, kinds, [min(k[g] for k in kinds) for g in range(len(rows))], least)
     return [Hidden(g in hidden_rows, g in hidden_events, g in few) for g in range(len(rows))]
+
+
+Groups = TypeVar("Groups", bound="Tally | OutcomeTally")
+
+
+def merge_small_groups(tally: Groups, least: int) -> tuple[Groups, list[int], int]:
+    """Count groups of fewer than `least` rows with the largest group, if they are at most `MOST_MERGED` of it.
+
+    A single patient of unknown sex would otherwise hide a whole sex, because the total would tell the patient's outcome.
+
+    Args:
+        tally: Tallies of G groups, (G,).
+        least: The smallest count that is shown.
+
+    Returns:
+        The tallies, the groups that were moved, and the largest group; nothing is moved where the small groups are many.
+    """
+    rows = np.asarray(tally.count, float)
+    largest = int(np.argmax(rows))
+    moved = np.flatnonzero((rows > 0) & (rows < least)).tolist()
+    if not moved or rows[moved].sum() > MOST_MERGED * rows[largest]:
+        return tally, [], largest
+    arrays: dict[str, Any] = {}
+    for name, array in tally.arrays().items():
+        merged = np.array(array)
+        merged[largest] += array[moved].sum(axis=0)
+        merged[moved] = 0
+        arrays[name] = merged
+    return replace(tally, **arrays), moved, largest
 
 
 def _with_company(hidden: set[int], kinds: Sequence[Sequence[float]], size: Sequence[float], least: int) -> set[int]:

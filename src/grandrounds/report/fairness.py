@@ -98,8 +98,23 @@ def describe_mitigation(fairness: Values) -> list[str]:
     lines = [f"{kind} of {m['column']}, chosen on validation rows, changes test rows of all groups: {changes}.{gap}"]
     unchanged = [name for name, group in m["groups"].items() if not group.get("changed")]
     if unchanged:
-        lines.append(f"Without a correction, for too few validation rows or no gain: {_listed(unchanged)}.")
+        lines.append(f"With the common rule, for too few validation rows: {_listed(unchanged)}.")
     return lines
+
+
+def describe_merged(fairness: Values) -> list[str]:
+    """Name the groups that are counted with the largest group of their column, because they have too few rows to be shown."""
+    parts = fairness.get("columns", {}).items()
+    return [
+        f"{column}: {_listed(part['merged']['groups'])} ({_fewer(fairness)} each) counted with '{part['merged']['with']}', so "
+        "that no total tells about single patients."
+        for column, part in parts
+        if part.get("merged")
+    ]
+
+
+def _fewer(fairness: Values) -> str:
+    return f"fewer than {fairness['least']} test rows"
 
 
 def group_tables(fairness: Values) -> Iterator[tuple[str, list[str], list[list[str]]]]:

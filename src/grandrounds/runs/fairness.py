@@ -19,9 +19,11 @@ from grandrounds.metrics.groups import (
     group_figures,
     group_scores,
     hide_small_groups,
+    merge_small_groups,
     outcome_figures,
     worst_class,
 )
+from grandrounds.metrics.mitigation import mitigate
 
 NO_PATIENTS = (MISSING, OTHER)
 """Groups that are shown and not compared."""
@@ -46,13 +48,17 @@ def fairness_summary(
     few = 0
     against = _class_against_rest(tallies, encoding)
     for grouping, tally in zip(encoding.subgroups, tallies, strict=True):
-        scores, figures = _score(tally, threshold, against)
+        merged, moved, largest = merge_small_groups(tally, least)
+        scores, figures = _score(merged, threshold, against)
         hidden = hide(scores, least)
         found, reference, left = find_gaps(grouping.column, grouping.names, scores, hidden, skip=NO_PATIENTS)
         gaps += found
         few += left
         groups = show_groups(grouping, figures, hidden, least)
-        columns[grouping.column] = {"reference": reference, "groups": groups, **_cuts(grouping)}
+        few_rows = [grouping.names[g] for g in moved]
+        groups |= {name: {"count": None, "hidden": f"<{least}"} for name in few_rows}
+        merge = {"merged": {"groups": few_rows, "with": grouping.names[largest]}} if moved else {}
+        columns[grouping.column] = {"reference": reference, "groups": groups, **merge, **_cuts(grouping)}
     corrected = correct_by_holm(gaps)
     return {
         "columns": columns,
@@ -65,6 +71,32 @@ def fairness_summary(
         "threshold": threshold,
         **({} if against is None else {"class": encoding.classes[against]}),
     }
+
+
+def mitigation_summary(
+    kind: str, val: Tally, test: Tally, encoding: AnyEncoding, *, threshold: float, least: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fit evaluation.mitigation by the groups of the first column of evaluation.subgroups.
+
+    Args:
+        kind: "thresholds" or "recalibration".
+        val: Tallies of the groups on validation rows, summed over sites.
+        test: The same on test rows.
+        encoding: The run's encoding.
+        threshold: The common threshold.
+        least: The smallest count that is shown.
+
+    Returns:
+        `mitigation` of `fairness` in summary.json, and the rules that the model file keeps.
+    """
+    grouping = encoding.subgroups[0]
+    test, _, _ = merge_small_groups(test, least)
+    hidden = hide(group_scores(test, threshold), least)
+    record, rules = mitigate(
+        kind, grouping.column, grouping.names, val, test, hidden, threshold=threshold, least=least
+    )
+    stored = [rule.to_dict(kind) for rule in rules]
+    return record, {"kind": kind, "column": grouping.column, "rules": stored}
 
 
 def hide(scores: GroupScores | OutcomeTally, least: int) -> list[Hidden]:

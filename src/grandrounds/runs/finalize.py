@@ -51,7 +51,7 @@ from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs import evaluation
 from grandrounds.runs.context import RunContext
 from grandrounds.runs.explanations import written
-from grandrounds.runs.fairness import fairness_summary
+from grandrounds.runs.fairness import fairness_summary, mitigation_summary
 from grandrounds.runs.state import State
 from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.evaluate import score
@@ -105,7 +105,7 @@ class Finalizer:
         scored = self._judged(served, parts, threshold, by_column=self._grouped_parts())
         final = evaluation.final_scores(scored, encoding, threshold=threshold, more=self.context.setup.metrics)
         self._doubt(final, scored.totals["test"].sum(axis=0))
-        fairness = self._compare_groups(scored, threshold)
+        fairness, mitigation = self._compare_groups(scored, threshold)
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
         if is_personal(plan):
@@ -113,7 +113,8 @@ class Finalizer:
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
-        final["models"] = self._write_models(model, served if tuned is None else tuned, served, calibration, threshold)
+        written_models = served if tuned is None else tuned
+        final["models"] = self._write_models(model, written_models, served, calibration, threshold, mitigation)
         self.context.folder.write_rounds(written(records))
         self._write_percentiles(state)
         explanation = self._explained(served, calibration, state, records)
@@ -309,13 +310,19 @@ class Finalizer:
             return ()
         return ("test",) if self.context.plan.evaluation.mitigation == "none" else ("val", "test")
 
-    def _compare_groups(self, scored: EvaluationResult, threshold: float) -> dict[str, Any]:
-        """Return `fairness` of the summary; empty where evaluation.subgroups names no column."""
+    def _compare_groups(self, scored: EvaluationResult, threshold: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return `fairness` of the summary, and the rules of a mitigation; empty where evaluation.subgroups names no column."""
         encoding, e = self.context.encoding, self.context.plan.evaluation
         if not encoding.subgroups:
-            return {}
+            return {}, {}
         decided = threshold if task_of(encoding) == CLASSIFICATION else None
-        return fairness_summary(scored.by_column["test"], encoding, threshold=decided, least=e.least)
+        test = scored.by_column["test"]
+        fairness = fairness_summary(test, encoding, threshold=decided, least=e.least)
+        if e.mitigation == "none":
+            return fairness, {}
+        val = scored.by_column["val"][0]
+        record, rules = mitigation_summary(e.mitigation, val, test[0], encoding, threshold=threshold, least=e.least)
+        return {**fairness, "mitigation": record}, rules
 
     def _judged(
         self,
@@ -493,6 +500,7 @@ class Finalizer:
         common: ModelAssignment,
         calibration: Calibration | None,
         threshold: float,
+        mitigation: Mapping[str, Any],
     ) -> dict[str, str]:
         """Write model.safetensors, and one file per model where sites have different ones; return the file of each site."""
         facts = (
@@ -501,6 +509,7 @@ class Finalizer:
             schema_of(self.context.consortium.data),
             calibration,
             threshold,
+            mitigation,
         )
         self.context.folder.write_model(self.context.folder.model, model, common.model, *facts)
         if served.models is None:

@@ -310,6 +310,7 @@ class RunFolder:
         schema: Schema | None,
         calibration: Calibration | None,
         threshold: float,
+        mitigation: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a final model with all that is needed to score a patient."""
         if path.parent != self.path:
@@ -324,6 +325,8 @@ class RunFolder:
         }
         if calibration is not None and calibration.platt is not None:
             meta["platt"] = calibration.platt
+        if mitigation:
+            meta["mitigation"] = dict(mitigation)
         save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
 
     def write_rounds(self, records: Sequence[RoundRecord]) -> None:

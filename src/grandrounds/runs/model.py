@@ -21,9 +21,11 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, encoding_from, outcome_of, task_of
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
+from grandrounds.data.subgroups import Grouping
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics import scores, tally, tally_outcome
+from grandrounds.metrics.mitigation import THRESHOLDS, GroupRule
 from grandrounds.models import TABLES, Model, build_model
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.protocol import Calibration
@@ -38,6 +40,7 @@ _MODEL = {
     },
     "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
     "platt?": (None, {"slope": float, "intercept": float}),
+    "mitigation?": {"kind": str, "column": str, "rules": [{"changed": bool, "*": float}]},
 }  # fmt: skip
 
 
@@ -56,6 +59,7 @@ class Predictions:
     task: str = CLASSIFICATION
     values: Array | None = None  # (n,) predicted numbers, expected counts or log hazards, of other tasks
     label: str = ""  # the column that is predicted
+    thresholds: Array | None = None  # (n,) the threshold of each row, where groups have thresholds of their own
 
     @property
     def columns(self) -> dict[str, Array]:
@@ -68,12 +72,71 @@ class Predictions:
             columns = {f"p({c})": self.probabilities[:, k] for k, c in enumerate(self.classes)}
         else:
             columns = {self.event.column: self.risk}
+        if self.thresholds is not None:
+            columns["threshold"] = self.thresholds
         return {**columns, "decision": self.decisions}
 
     @property
     def risk(self) -> Array:
         """The probability of the event (binary models), (n,)."""
         return self.probabilities[:, event_place(self.classes, None if self.event is None else self.event.word)]
+
+
+@dataclass(frozen=True)
+class Mitigation:
+    """The correction of a model by group of patients (evaluation.mitigation).
+
+    Attributes:
+        kind: "thresholds" or "recalibration".
+        grouping: The groups of the column.
+        rules: The rule of each group.
+        threshold: The common threshold, for rows without a group.
+    """
+
+    kind: str
+    grouping: Grouping
+    rules: tuple[GroupRule, ...]
+    threshold: float
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None, encoding: AnyEncoding, threshold: float) -> Mitigation | None:
+        """Read the correction of a model file; None where it has none."""
+        if not values:
+            return None
+        grouping = next(g for g in encoding.subgroups if g.column == values["column"])
+        rules = tuple(GroupRule(**{"threshold": threshold, **rule}) for rule in values["rules"])
+        if len(rules) != len(grouping.names):
+            raise ValueError("a rule for each group")
+        return cls(str(values["kind"]), grouping, rules, threshold)
+
+    def apply(self, risk: Array, data: Any) -> tuple[Array, Array, str]:
+        """Correct risks (n,) by the group of each row.
+
+        Args:
+            risk: Risks of the event.
+            data: The rows.
+
+        Returns:
+            The corrected risks, the threshold of each row, and a sentence on the correction.
+        """
+        column = self.grouping.column
+        columns = data.columns if isinstance(data, ImageSet) else data.table.columns
+        if column not in columns:
+            sentence = f"the correction by {column} was not applied: the rows have no such column, and one rule serves all"
+            return risk, np.full(len(risk), self.threshold), sentence
+        number = self.grouping.number(np.asarray(columns[column]))
+        slope, intercept, limit = (
+            np.array([getattr(rule, name) for rule in self.rules])[number] for name in ("slope", "intercept", "threshold")
+        )
+        with np.errstate(divide="ignore"):
+            z = slope * (np.log(risk) - np.log1p(-risk)) + intercept
+        kept = np.where((slope == 1) & (intercept == 0), risk, 0.5 + 0.5 * np.tanh(0.5 * z))
+        names = self.grouping.names
+        if self.kind == THRESHOLDS:
+            own = ", ".join(f"{names[g]} {r.threshold:.3f}" for g, r in enumerate(self.rules) if r.changed)
+            return kept, limit, f"thresholds by {column}: {own or 'none'}; all others {self.threshold:.3f}"
+        own = ", ".join(names[g] for g, r in enumerate(self.rules) if r.changed)
+        return kept, limit, f"risks are recalibrated by {column}, in these groups: {own or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -87,6 +150,7 @@ class TrainedModel:
     schema: Schema | None
     threshold: float
     calibration: Calibration | None = None
+    mitigation: Mitigation | None = None
 
     @property
     def temperature(self) -> float | None:
@@ -123,6 +187,7 @@ class TrainedModel:
                 schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
                 threshold=float(meta["threshold"]),
                 calibration=Calibration.from_record(meta["temperature"], meta.get("platt")),
+                mitigation=Mitigation.from_dict(meta.get("mitigation"), encoding, float(meta["threshold"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, StopIteration):
             raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged", code="damaged-model") from None
@@ -156,12 +221,13 @@ class TrainedModel:
         """The parameters as named arrays."""
         return self.net.layout.views(self.theta)
 
-    def predict(self, table: Any, *, task: str = "") -> Predictions:
+    def predict(self, table: Any, *, task: str = "", corrected: bool = False) -> Predictions:
         """Score rows; a label is not needed and not used.
 
         Args:
             table: The rows: a pandas DataFrame, Table or ImageSet.
             task: A further task of the model; "" is the main one. Probabilities are within the classes of the task.
+            corrected: Apply the correction by group of patients, where the run has one (evaluation.mitigation).
 
         Returns:
             Probabilities, decisions and notes on imputed values.
@@ -184,12 +250,18 @@ class TrainedModel:
             (logits if len(class_indices) == len(self.encoding.classes) else logits[:, class_indices]).astype(float)
         )
         event = self.event_of(task)
+        thresholds = None
         if event is None:
             decided = p.argmax(axis=1)
         else:
-            event_index = words.index(event.word)
-            decided = np.where(p[:, event_index] >= self.threshold, event_index, 1 - event_index)
-        return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event)
+            event_index, limit = words.index(event.word), np.full(len(p), self.threshold)
+            if corrected and self.mitigation is not None:
+                risk, limit, note = self.mitigation.apply(p[:, event_index], data)
+                p = np.stack([1 - risk, risk] if event_index else [risk, 1 - risk], axis=1)
+                notes.append(note)
+                thresholds = limit if self.mitigation.kind == THRESHOLDS else None
+            decided = np.where(p[:, event_index] >= limit, event_index, 1 - event_index)
+        return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event, thresholds=thresholds)
 
     def evaluate(self, table: Any) -> dict[str, Any]:
         """Evaluate the main task on labelled rows: all metrics, overall and by site.

@@ -447,6 +447,7 @@ class _Runner:
             "train.early_stop": bool(self.plan.train.early_stop),
             "evaluation.calibrate": e.calibrate != "none",
             "evaluation.threshold": e.threshold != "half",
+            "evaluation.mitigation": e.get("mitigation", "none") != "none",
         }
         if not any(r["val"] for r in self.context.setup.rows.values()):
             for key, wanted in needs.items():
