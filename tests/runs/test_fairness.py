@@ -117,3 +117,17 @@ def test_recalibrated_risks_are_those_of_the_line(tmp_path):
     slope, intercept = (np.array([groups[s][k] for s in table.columns["sex"]]) for k in ("slope", "intercept"))
     expected = 1 / (1 + np.exp(-(slope * np.log(before / (1 - before)) + intercept)))
     np.testing.assert_allclose(after, expected, rtol=1e-5)
+
+
+def test_groups_are_compared_by_the_models_that_sites_deploy(tmp_path):
+    """With personal parts, figures and rules are those of the deployed models; the common one is not corrected by them."""
+    table = with_sex([400, 350])
+    settings = {"split": {"val": 0.3}, "personal": {"part": "intercept"}}
+    evaluation = {"subgroups": ["sex"], "mitigation": "thresholds", "least": 1}
+    run = made(tmp_path / "r", table=table, evaluation=evaluation, **settings)
+    fairness = run.summary.fairness
+    total = sum(g["sensitivity"] * g["events"] for g in fairness["columns"]["sex"]["groups"].values())
+    deployed = run.summary.personal["final"]
+    assert fairness["model"] == "deployed" and total == pytest.approx(deployed["sensitivity"] * deployed["events"])
+    assert any("models that sites deploy" in note for note in run.model.predict(table, corrected=True).notes)
+    assert any(n.startswith("thresholds by sex") for n in run.model_for("a").predict(table, corrected=True).notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,14 +102,16 @@ class Finalizer:
         served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
         parts = PARTS if self.context.consortium.planted is None else (*PARTS, CLEAN)
-        scored = self._judged(served, parts, threshold, by_column=self._grouped_parts())
+        deploys = is_personal(plan) and plan.privacy.epsilon is None  # groups are compared by the models that sites deploy
+        scored = self._judged(served, parts, threshold, by_column=() if deploys else self._grouped_parts())
         final = evaluation.final_scores(scored, encoding, threshold=threshold, more=self.context.setup.metrics)
         self._doubt(final, scored.totals["test"].sum(axis=0))
-        fairness, mitigation = self._compare_groups(scored, threshold)
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
         if is_personal(plan):
-            final["personal"] = self._personalized(model, served, threshold)
+            final["personal"], deployed = self._personalized(model, served, threshold)
+            scored = replace(scored, by_column=deployed or scored.by_column)
+        fairness, mitigation = self._compare_groups(scored, threshold, deploys=deploys)
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
@@ -310,7 +312,9 @@ class Finalizer:
             return ()
         return ("test",) if self.context.plan.evaluation.mitigation == "none" else ("val", "test")
 
-    def _compare_groups(self, scored: EvaluationResult, threshold: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _compare_groups(
+        self, scored: EvaluationResult, threshold: float, *, deploys: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return `fairness` of the summary, and the rules of a mitigation; empty where evaluation.subgroups names no column."""
         encoding, e = self.context.encoding, self.context.plan.evaluation
         if not encoding.subgroups:
@@ -318,11 +322,13 @@ class Finalizer:
         decided = threshold if task_of(encoding) == CLASSIFICATION else None
         test = scored.by_column["test"]
         fairness = fairness_summary(test, encoding, threshold=decided, least=e.least)
+        if deploys:
+            fairness["model"] = "deployed"
         if e.mitigation == "none":
             return fairness, {}
         val = scored.by_column["val"][0]
         record, rules = mitigation_summary(e.mitigation, val, test[0], encoding, threshold=threshold, least=e.least)
-        return {**fairness, "mitigation": record}, rules
+        return {**fairness, "mitigation": record}, {**rules, **({"deployed": True} if deploys else {})}
 
     def _judged(
         self,
@@ -416,8 +422,13 @@ class Finalizer:
         tiles = 1 if self.context.explanations is None else len(self.context.explanations.features)
         return evaluation.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
 
-    def _personalized(self, model: Model, served: ModelAssignment, threshold: float) -> dict[str, object]:
-        """Have sites choose their personal models and evaluate them. Under a privacy budget choices and figures stay there."""
+    def _personalized(
+        self, model: Model, served: ModelAssignment, threshold: float
+    ) -> tuple[dict[str, object], dict[str, list[Any]]]:
+        """Have sites choose their personal models and evaluate them; also return their tallies by group of patients.
+
+        Under a privacy budget choices and figures stay at the sites.
+        """
         plan = self.context.plan
         private = plan.privacy.epsilon is not None
         rows = self.context.setup.rows
@@ -441,10 +452,11 @@ class Finalizer:
             self.context.warn(f"{site} uses the common model: it fitted no personal one ({why})")
         different = self._differences(served, sites if private else _with_part(result), result.rows)
         if private:
-            return facts
-        scored = self._judged(served, ("test",), threshold, personal=True)
+            return facts, {}
+        grouped = self._grouped_parts()
+        scored = self._judged(served, grouped or ("test",), threshold, personal=True, by_column=grouped)
         total = scored.totals["test"].sum(axis=0)
-        return {
+        evaluated = {
             **facts,
             "choices": dict(result.choices),
             "harmed": None if result.harmed is None else list(result.harmed),
@@ -453,6 +465,7 @@ class Finalizer:
             "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
             "per_site": evaluation.site_figures(scored),
         }
+        return evaluated, scored.by_column
 
     def _differences(self, served: ModelAssignment, sites: tuple[str, ...], rows: str) -> dict[str, object]:
         """Have sites with a personal part test which columns differ from the common model; return their part of `personal`."""

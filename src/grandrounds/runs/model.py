@@ -40,7 +40,7 @@ _MODEL = {
     },
     "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
     "platt?": (None, {"slope": float, "intercept": float}),
-    "mitigation?": {"kind": str, "column": str, "rules": [{"changed": bool, "*": float}]},
+    "mitigation?": {"kind": str, "column": str, "rules": [{"changed": bool, "*": float}], "deployed?": bool},
 }  # fmt: skip
 
 
@@ -91,12 +91,14 @@ class Mitigation:
         grouping: The groups of the column.
         rules: The rule of each group.
         threshold: The common threshold, for rows without a group.
+        deployed: It was fitted to the models that sites deploy, not to the common one.
     """
 
     kind: str
     grouping: Grouping
     rules: tuple[GroupRule, ...]
     threshold: float
+    deployed: bool = False
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None, encoding: AnyEncoding, threshold: float) -> Mitigation | None:
@@ -107,7 +109,7 @@ class Mitigation:
         rules = tuple(GroupRule(**{"threshold": threshold, **rule}) for rule in values["rules"])
         if len(rules) != len(grouping.names):
             raise ValueError("a rule for each group")
-        return cls(str(values["kind"]), grouping, rules, threshold)
+        return cls(str(values["kind"]), grouping, rules, threshold, bool(values.get("deployed", False)))
 
     def apply(self, risk: Array, data: Any) -> tuple[Array, Array, str]:
         """Correct risks (n,) by the group of each row.
@@ -151,6 +153,7 @@ class TrainedModel:
     threshold: float
     calibration: Calibration | None = None
     mitigation: Mitigation | None = None
+    is_deployed: bool = False  # it is the model that a site deploys, in a run with personal parts
 
     @property
     def temperature(self) -> float | None:
@@ -255,7 +258,12 @@ class TrainedModel:
             decided = p.argmax(axis=1)
         else:
             event_index, limit = words.index(event.word), np.full(len(p), self.threshold)
-            if corrected and self.mitigation is not None:
+            if corrected and self.mitigation is not None and self.mitigation.deployed and not self.is_deployed:
+                notes.append(
+                    f"the correction by {self.mitigation.grouping.column} was not applied: it is for models that sites deploy "
+                    "(choose a site with --for SITE)"
+                )
+            elif corrected and self.mitigation is not None:
                 risk, limit, note = self.mitigation.apply(p[:, event_index], data)
                 p = np.stack([1 - risk, risk] if event_index else [risk, 1 - risk], axis=1)
                 notes.append(note)

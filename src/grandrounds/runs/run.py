@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -219,7 +220,7 @@ class Run:
             return self.model
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
         model, own = self._common_model(name), self.personal_file(name)
-        return model if own is None else own.apply(model)
+        return model if own is None else replace(own.apply(model), is_deployed=True)
 
     def personal_file(self, site: str | None) -> PersonalFile | None:
         """Return the file of the model that a site deploys.

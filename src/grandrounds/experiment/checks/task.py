@@ -54,6 +54,12 @@ def refuse_groups(plan: Plan, task: str, classes: int) -> None:
             f"evaluation.mitigation is '{mitigation}', but evaluation.subgroups names no column: name one (--subgroups sex)",
             code="missing-setting",
         )
+    if mitigation != "none" and plan.train.finetune:
+        raise BadInput(
+            f"evaluation.mitigation '{mitigation}' corrects one model, and train.finetune gives each site another: set "
+            "train.finetune = 0, or evaluation.mitigation = 'none'",
+            code="conflicting-settings",
+        )
     if named and not method_class(plan.method.name).has_model:
         raise BadInput(
             f"evaluation.subgroups compares groups by a model's scores, and method '{plan.method.name}' has no model: use "
