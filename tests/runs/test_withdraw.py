@@ -231,3 +231,19 @@ def test_a_run_without_the_checkpoint_says_which_file_is_missing(table, tmp_path
     assert not (tmp_path / "a-without-c").exists()
     with refused("needs-earlier-run"):
         start(table, tmp_path / "k", split={"keep_setup": True})
+
+
+def test_the_repetition_is_charged_and_the_record_states_the_sum(table, tmp_path):
+    private = {"mechanism": "dp-sgd", "epsilon": 3.0, "min_rows": 10}
+    public = {"encoding": "public", "ranges": {"age": [0, 600], "lactate": [0, 9], "pressure": [30, 120]}}
+    levels = {"ward": ["medical", "surgical", "cardiac", "burns"], "died": ["0", "1"]}
+    run = start(
+        table, tmp_path / "a", privacy=private, reference={}, explain={"sketch": "none"}, method={"rounds": 2},
+        data={**COLUMNS, **public, "levels": levels},
+    )  # fmt: skip
+    done = withdraw(run, "c", table=table)
+    spent = [r.summary["privacy"]["epsilon"] for r in (run, done.run)]
+    assert min(spent) > 1
+    assert done.run.summary["withdrawal"]["both"]["epsilon"] == pytest.approx(sum(spent))
+    assert "adds to this one" in done.run.summary["privacy"]["statement"]
+    assert f"{sum(spent):.3g} with the earlier run" in done.privacy_sentence()

@@ -206,7 +206,9 @@ class Finalizer:
         spending, plan = self.context.spending, self.context.plan
         if spending is None:
             return None
-        return spending.promised(rounds=state.round, not_covered=not_covered(plan), lent=lent)
+        repetition = Repetition.read(self.context.folder.checkpoint)
+        before = () if repetition is None else repetition.earlier_releases
+        return spending.promised(rounds=state.round, not_covered=(*not_covered(plan), *before), lent=lent)
 
     def _doubt(self, final: Mapping[str, Any], test: Any) -> None:
         """Warn of unreliable scores: few events, a threshold that separates no rows, an implausibly high AUROC."""

@@ -92,6 +92,17 @@ class Repetition:
     privacy: Mapping[str, Any] | None
 
     @property
+    def earlier_releases(self) -> tuple[str, ...]:
+        """Releases that no privacy statement of the repeated run covers: those of the earlier run."""
+        if self.privacy is None:
+            return ()
+        p = self.privacy
+        return (
+            f"releases of {self.repeats.folder}, which this run repeats without {self.site}: its epsilon = {p['epsilon']:.3g} "
+            f"(delta = {p['delta']:.3g}) adds to this one for rows of the sites that are left",
+        )
+
+    @property
     def differencing(self) -> str:
         """The risk that sums over all sites and over the sites left are compared, in one sentence."""
         return (
