@@ -81,3 +81,45 @@ def test_table_one_is_counted_again_over_the_sites_left(table, tmp_path):
     _, now, fresh = both(table, tmp_path, "table1")
     assert now.summary["statistic"]["rows"] == fresh.summary["statistic"]["rows"]
     assert now.summary["table1"] == fresh.summary["table1"]
+
+
+def linear(table: Table, out, **changes) -> Run:
+    data = {"label": "cost", "site": "hospital", "task": "regression", "drop": ["died", "days", "dead"]}
+    data |= {"coding": "reference", "complete": True, "clip": 0.0, **changes.pop("data", {})}
+    values = {"data": data, "method": {"name": "glm", "exact": {"heterogeneity": False, "intercept": "common", **changes.pop("exact", {})}}}
+    return gr.run(gr.Experiment.parse({**values, "split": {"val": 0.0, "test": 0.0}, **changes}), table=table, out=out)
+
+
+def test_a_linear_fit_subtracts_the_sums_of_the_site_and_asks_nobody(table, tmp_path):
+    run = linear(table, tmp_path / "a")
+    done = withdraw(run, "c", table=table)
+    fresh = linear(table.take(table.columns["hospital"] != "c"), tmp_path / "f")
+    assert done.facts.setup == "subtracted"
+    np.testing.assert_allclose(estimates(done.run), estimates(fresh), rtol=1e-11)
+    facts = [r.summary["estimates"]["fitted"]["facts"] for r in (done.run, fresh)]
+    for name in ("n", "dispersion", "log_likelihood", "deviance"):
+        assert facts[0][name] == pytest.approx(facts[1][name], rel=1e-11)
+    assert [r["decision"]["asked"] for r in done.run.rounds] == [[]] * len(done.run.rounds)
+    assert done.run.summary["estimates"]["exchanges"]["numbers_sent"] == 0
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    kept = Checkpoint(run.folder / "checkpoint").read().arrays
+    assert not [name for name in kept if name.startswith("method/sums.")]  # nobody can read the sums of c there
+    again = withdraw(done.run, "a", table=table)  # sums of the sites left are kept
+    rest = linear(table.take(~np.isin(table.columns["hospital"].astype(str), ["a", "c"])), tmp_path / "r")
+    np.testing.assert_allclose(estimates(again.run), estimates(rest), rtol=1e-11)
+
+
+@pytest.mark.parametrize("changes", [{"exact": {"ridge": 1.0}}, {"exact": {"intercept": "random"}}, {"data": {"complete": False}}, {"privacy": {"secure": True}}])
+def test_a_linear_fit_whose_setup_depends_on_the_site_is_run_again(table, tmp_path, changes):
+    done = withdraw(linear(table, tmp_path / "a", **changes), "c", table=table)
+    assert done.facts.setup == "agreed again"
+
+
+def test_a_level_that_only_the_site_has_makes_the_fit_run_again(table, tmp_path):
+    ward = np.where(table.columns["hospital"] == "c", "burns", table.columns["ward"]).astype(object)
+    rows = table.with_columns({"ward": ward})
+    done = withdraw(linear(rows, tmp_path / "a"), "c", table=rows)
+    fresh = linear(rows.take(rows.columns["hospital"] != "c"), tmp_path / "f")
+    assert done.facts.setup == "agreed again"
+    np.testing.assert_allclose(estimates(done.run), estimates(fresh), rtol=1e-9)

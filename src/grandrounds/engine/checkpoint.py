@@ -243,7 +243,7 @@ class Checkpoint:
             raise BadInput(
                 f"{file} was written by another version of Grand Rounds and cannot be resumed", code="other-version"
             )
-        fault = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
+        fault = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 0 else "")
         if fault or "served/model" not in arrays:
             raise BadInput(
                 f"{file} is damaged: {fault or 'its model'} is missing or of the wrong kind", code="damaged-file"

@@ -28,13 +28,22 @@ from grandrounds.methods import is_exact
 from grandrounds.methods.exact.exchange import FEWEST_SITES
 from grandrounds.runs.context import Progress
 from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.kept_setup import check_kept_setup, describe_remains, start_from_checkpoint
+from grandrounds.runs.kept_setup import (
+    can_subtract,
+    check_kept_setup,
+    describe_remains,
+    describe_subtraction,
+    forget_sums,
+    start_from_checkpoint,
+    start_from_sums,
+)
 from grandrounds.runs.ledger import NEEDED_PACKAGES, SERVER, is_installed
 from grandrounds.runs.run import Run, as_rows
 from grandrounds.runs.runner import execute_plan
 from grandrounds.runs.withdrawal import (
     AGAIN,
     KEPT,
+    SUBTRACTED,
     OtherRun,
     Repetition,
     Withdrawn,
@@ -141,10 +150,13 @@ def withdraw(
             assert facts.first_round is not None
             remains = describe_remains(Plan(run.plan), name, facts.first_round)
             facts = replace(facts, setup=KEPT, from_round=facts.first_round, remains=remains)
+        elif can_subtract(run, name):
+            facts = replace(facts, setup=SUBTRACTED, remains=describe_subtraction())
         folder = RunFolder(out or repetition_folder(run.folder, name))
         _repeat(run, folder, facts, table=as_rows(table), progress=progress)
         repeated = Run(folder.path, trust_code=run.trust_code)
         mark = close_earlier(run, repeated, facts, **_simulated_keys(run, repeated))
+        forget_sums(run)
     finally:
         earlier.unlock()
     return Withdrawal(run, repeated, facts, mark)
@@ -315,7 +327,7 @@ def _attacks_without(attacks: Sequence[Mapping[str, Any]], site: str) -> list[di
 
 def _repeat(run: Run, folder: RunFolder, facts: Repetition, *, table: Any, progress: Progress) -> None:
     """Run the plan without the site; continue a withdrawal that was interrupted."""
-    plan = leave_out(run.plan, facts.site, keep_setup=facts.setup == KEPT)
+    plan = leave_out(run.plan, facts.site, keep_setup=facts.setup != AGAIN)
     if not _begun(folder, facts):
         folder.create()
         facts.write(folder.checkpoint)
@@ -323,14 +335,17 @@ def _repeat(run: Run, folder: RunFolder, facts: Repetition, *, table: Any, progr
             execute_plan(plan, folder, progress=progress, table=table)
             return
         try:
-            start_from_checkpoint(run, folder, facts.site, facts.from_round)
+            if facts.setup == KEPT:
+                start_from_checkpoint(run, folder, facts.site, facts.from_round)
+            else:
+                start_from_sums(run, folder, facts.site)
         except BadInput:
             shutil.rmtree(folder.path)
             raise
         finally:
             folder.release()
     if not folder.summary.exists():
-        plan = plan if facts.setup == KEPT else Checkpoint(folder.checkpoint).plan()
+        plan = plan if facts.setup != AGAIN else Checkpoint(folder.checkpoint).plan()
         execute_plan(plan, folder, progress=progress, table=table, resume=True)
 
 

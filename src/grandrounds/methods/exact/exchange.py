@@ -28,7 +28,9 @@ from grandrounds.models.column_model import turn_sign
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.protocol.tasks import STATISTICS
 from grandrounds.site.plugin import SitePlugin
-from grandrounds.statistics.question import Fit, Question, Total, unpack_blocks
+from grandrounds.statistics.linear_sums import KINDS as LINEAR_KINDS
+from grandrounds.statistics.linear_sums import LinearSums
+from grandrounds.statistics.question import Fit, Question, Total, pack_blocks, unpack_blocks
 
 FEWEST_SITES = 3
 """Fewest sites of a sum: of two, each could subtract its own part and read the other's."""
@@ -41,6 +43,9 @@ ENDED = "the fit ended"
 
 RESULT = "result"
 """Entry of the method's state with the result, as JSON in bytes."""
+
+SUMS = "sums."
+"""First letters of entries of the method's state with sums by site, from which a fit over fewer sites follows."""
 
 _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 
@@ -60,6 +65,15 @@ class ExactMethod(Method):
         self._fit: Fit[Any] | None = None  # the live fit, and the question that it waits on
         self._question: Question | None = None
         self._round = 0
+        self._asked: dict[int, Question] = {}  # questions by round
+
+    def keeps_sums(self, server: Server) -> bool:
+        """Tell whether sums by site are stored, so that a site's can be subtracted when it withdraws. Default: they are not.
+
+        Args:
+            server: The state of a round.
+        """
+        return False
 
     def fit(self, server: Server) -> Fit[Any]:
         """Build the fit of this run. Every exact method implements it.
@@ -125,10 +139,12 @@ class ExactMethod(Method):
             question: Question = next(self._fit)
             before: tuple[str, ...] = ()
             for r in range(1, server.round):
+                self._asked[r] = question
                 total = self._recall(server, question, r, before)
                 before, question = total.sites, self._fit.send(total)
             self._question, self._round = question, server.round
         assert self._question is not None
+        self._asked[server.round] = self._question
         return self._question, self._roster(server, server.round - 1)
 
     def _exchange(
@@ -139,6 +155,10 @@ class ExactMethod(Method):
         foreseen = self.foresee_numbers(self.settings, columns)
         ask = ask_question(question, sites, rows=rows, foreseen=foreseen)
         before = self._roster(server, server.round - 1)
+        stored = read_sums(server.state)
+        if stored is not None and question.kind in LINEAR_KINDS and len(stored.n) == len(sites):
+            summed_up = pack_blocks(question, stored.answer(question))  # nobody is asked
+            return self._total(question, summed_up, sites, before, None), summed_up, None, {}
         if server.secure is None:
             answers: Answers = yield ask
             vectors = np.asarray(answers["sums"], float).reshape(len(answers), -1)
@@ -147,7 +167,7 @@ class ExactMethod(Method):
                 raise RunFailed(
                     f"exchange {server.round}: a sum over all sites has more than 30 bits", code="out-of-range"
                 )
-            shown = vectors if question.by_site else None
+            shown = vectors if question.by_site or self.keeps_sums(server) else None
             total = self._total(question, vector, answers.sites, before, shown)
             return total, vector, shown, answers.missing
         withheld: Answers = yield ask.withholding("sums")
@@ -190,8 +210,9 @@ class ExactMethod(Method):
         assert self._question is not None
         down = sum(len(v) if isinstance(v, str) else np.asarray(v).nbytes for v in self._question.values.values())
         up = len(vector) * (WHOLE_BITS if self._question.whole else STATISTIC_BITS) // 8
+        is_sent = read_sums(server.state) is None or self._question.kind not in LINEAR_KINDS
         out = {
-            _SENT: np.asarray(server.state.get(_SENT, np.zeros(3))) + np.array([len(vector), up, down], float),
+            _SENT: np.asarray(server.state.get(_SENT, np.zeros(3))) + is_sent * np.array([len(vector), up, down], float),
             f"{_TOTAL}.{number}": vector.astype(np.int32) if self._question.whole else vector,
             f"{_ROSTER}.{number}": np.array([s in sites for s in server.sites], np.uint8),
         }
@@ -240,13 +261,24 @@ class ExactMethod(Method):
             "bytes_down": down,
         }
         record = {"result": result.to_dict(), "exchanges": exchanges, "sites": list(total.sites), "rows": rows}
-        kept = {RESULT: np.frombuffer(json.dumps(record).encode(), np.uint8)}
+        kept = {RESULT: np.frombuffer(json.dumps(record).encode(), np.uint8), **self._sums(server, state)}
         why = f"{ENDED} after {server.round} exchanges"
         theta = self.model(server, result)
         if self.has_model and event_sign(server.encoding) < 0:
             theta = turn_sign(theta) if self.name in COLUMN_MODELS else -theta
         outcome = server.next(theta, self._decision(server, question, total, why), **kept)
         return Outcome(outcome.assignment, outcome.decision, outcome.state, ended=why)
+
+    def _sums(self, server: Server, state: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the sums by site at the end of a fit, where they are kept."""
+        stored = read_sums(server.state)
+        if stored is None and self.keeps_sums(server):
+            rounds = {self._asked[r].kind: r for r in sorted(self._asked)}  # the last of each kind
+            answers = [state.get(f"{_SITES}.{rounds[kind]:04d}") for kind in LINEAR_KINDS if kind in rounds]
+            if len(answers) == len(LINEAR_KINDS) and all(a is not None for a in answers):
+                first, last = ((self._asked[rounds[k]], np.asarray(a)) for k, a in zip(LINEAR_KINDS, answers, strict=True))
+                stored = LinearSums.read(first, last)
+        return {} if stored is None else {f"{SUMS}{name}": value for name, value in stored.arrays().items()}
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
@@ -302,6 +334,12 @@ class ExactMethod(Method):
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
         return ("sums over training rows in every exchange: a sum over few patients discloses them, masked or not",)
+
+
+def read_sums(state: Mapping[str, Array]) -> LinearSums | None:
+    """Read the sums by site from a method's state; None where there are none."""
+    named = {name.removeprefix(SUMS): value for name, value in state.items() if name.startswith(SUMS)}
+    return LinearSums.from_arrays(named) if named else None
 
 
 def digest(values: Mapping[str, Any]) -> str:

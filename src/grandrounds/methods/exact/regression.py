@@ -185,6 +185,12 @@ class GeneralizedLinear(_Regression):
             )
         )
 
+    def keeps_sums(self, server: Server) -> bool:
+        """Keep the sums of a linear regression in the clear, which the server sees anyway."""
+        e, outcome = self.settings.exact, _table_encoding(server.encoding).outcome
+        is_linear = outcome is not None and outcome.task == REGRESSION
+        return is_linear and server.secure is None and e.intercept == "common" and e.errors == "model" and not float(e.ridge)
+
     def last_ask(self, server: Server, sites: tuple[str, ...], result: RegressionResult) -> Ask | None:
         """Send the final coefficients, from which each site computes the intercept that it keeps."""
         if self.settings.exact.intercept == "common":
