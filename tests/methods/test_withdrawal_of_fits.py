@@ -24,7 +24,11 @@ def table() -> Table:
     hazard = np.exp(0.03 * (rows.columns["age"] - 60) + 0.4 * (rows.columns["lactate"] - 1.9))
     days = np.ceil(rng.exponential(400 / hazard))
     late = days > 500
-    more = {"days": np.where(late, 500.0, days), "dead": (~late).astype(float), "cost": 5 * days / 10 + rows.columns["age"]}
+    more = {
+        "days": np.where(late, 500.0, days),
+        "dead": (~late).astype(float),
+        "cost": 5 * days / 10 + rows.columns["age"],
+    }
     return rows.with_columns(more)
 
 
@@ -86,7 +90,10 @@ def test_table_one_is_counted_again_over_the_sites_left(table, tmp_path):
 def linear(table: Table, out, **changes) -> Run:
     data = {"label": "cost", "site": "hospital", "task": "regression", "drop": ["died", "days", "dead"]}
     data |= {"coding": "reference", "complete": True, "clip": 0.0, **changes.pop("data", {})}
-    values = {"data": data, "method": {"name": "glm", "exact": {"heterogeneity": False, "intercept": "common", **changes.pop("exact", {})}}}
+    values = {
+        "data": data,
+        "method": {"name": "glm", "exact": {"heterogeneity": False, "intercept": "common", **changes.pop("exact", {})}},
+    }
     return gr.run(gr.Experiment.parse({**values, "split": {"val": 0.0, "test": 0.0}, **changes}), table=table, out=out)
 
 
@@ -110,7 +117,15 @@ def test_a_linear_fit_subtracts_the_sums_of_the_site_and_asks_nobody(table, tmp_
     np.testing.assert_allclose(estimates(again.run), estimates(rest), rtol=1e-11)
 
 
-@pytest.mark.parametrize("changes", [{"exact": {"ridge": 1.0}}, {"exact": {"intercept": "random"}}, {"data": {"complete": False}}, {"privacy": {"secure": True}}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exact": {"ridge": 1.0}},
+        {"exact": {"intercept": "random"}},
+        {"data": {"complete": False}},
+        {"privacy": {"secure": True}},
+    ],
+)
 def test_a_linear_fit_whose_setup_depends_on_the_site_is_run_again(table, tmp_path, changes):
     done = withdraw(linear(table, tmp_path / "a", **changes), "c", table=table)
     assert done.facts.setup == "agreed again"
