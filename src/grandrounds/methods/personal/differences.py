@@ -93,7 +93,7 @@ def ask_differences(
 
     Args:
         served: The common model, or the model of each site.
-        sites: Sites with a personal part.
+        sites: Sites with a personal part; under a budget, where the server does not know them, all sites.
         rows: "train" or "validation".
         seed: The run's seed.
         private: A privacy budget is set: sites keep their findings.
@@ -121,7 +121,7 @@ def answer_differences(site: Site, folder: Path | None, ask: Ask, members: Array
         members: Site numbers.
 
     Returns:
-        (m,) yes, and (m, F + 1, 9) findings; a site that deploys the common model, or has too few patients, has NaN.
+        (m,) yes, and (m, F + 1, 9) findings; a site without a personal model, or with too few patients, has NaN.
     """
     encoding, model = site.encoding, site.prepared_model()
     split = "val" if str(ask.shared["rows"]) == "validation" else "train"
@@ -131,7 +131,7 @@ def answer_differences(site: Site, folder: Path | None, ask: Ask, members: Array
     out = np.full((len(members), len(groups) + 1, len(_FIELDS)), np.nan)
     for row, (k, theta) in enumerate(zip(members.tolist(), common, strict=True)):
         name, mine = site.stack.names[k], rows_of(part, k)
-        if k not in site.personal_models or np.array_equal(site.personal_models[k], theta):
+        if k not in site.personal_models:
             continue
         units = patients_of(site, k, split)
         x = part.x[mine]
