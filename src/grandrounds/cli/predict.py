@@ -38,6 +38,10 @@ def _model(run: Run, site: str | None, personal: Path | None = None) -> TrainedM
             f"note: this is the common model: {site}'s personal model is at the hospital (--personal FOLDER uses it there)",
             err=True,
         )
+    if site is None and run.summary.personal:
+        echo(
+            "note: this is the common model; sites deploy personal models in this run (choose a site's with --for SITE)", err=True
+        )
     if site is None and run.summary.models and not run.summary.finetuned:
         echo(
             "note: sites have separate models in this run; this is their mean (choose a site's with --for SITE)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,7 +14,6 @@ from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
-from grandrounds.methods.personal.parts import IN_WORDS
 from grandrounds.metrics.fairness import (
     can_rank,
     decision_key,
@@ -33,6 +31,7 @@ from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.fairness import describe_merged, gap_table, group_tables, mitigation_table, short_group_table
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.personal import deployed_table, harm_line, personal_lines
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
 
@@ -182,7 +181,7 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     for task, m in summary.tasks.items():
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
-    _show_separate(console, summary)
+    _show_separate(console, summary, most=sites)
     if summary.local:
         console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
     _show_trust(console, summary, verbose=verbose)
@@ -287,7 +286,7 @@ def _show_cost(console: Console, summary: RunSummary) -> None:
         console.print(machine_line(cost), highlight=False)
 
 
-def _show_separate(console: Console, summary: RunSummary) -> None:
+def _show_separate(console: Console, summary: RunSummary, *, most: int) -> None:
     """Print which models stay separate, what fine-tuning gave, and which sites attacked."""
     if summary.models:
         count = len(set(summary.models.values()))
@@ -304,29 +303,28 @@ def _show_separate(console: Console, summary: RunSummary) -> None:
             highlight=False,
         )
     if summary.personal:
-        _show_personal(console, summary)
+        _show_personal(console, summary, most=most)
     for site, kind in summary.attacks.get("sites", {}).items():
         console.print(warn(f"{site} ({kind})", "attack:"))
     for target, hit in summary.attacks.get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test images are classified as {target}", highlight=False)
 
 
-def _show_personal(console: Console, summary: RunSummary) -> None:
-    """Print what sites deploy, what it gave, and how many sites were harmed."""
-    personal, final = summary.personal, summary.final
-    if personal["stays"]:
-        console.print("each site keeps a personal model; its choice and its figures stay at the site (privacy.epsilon)")
-        return
-    counts = Counter(personal["choices"].values())
-    console.print(f"deployed: {', '.join(f'{IN_WORDS[name]} at {n}' for name, n in counts.most_common())}", highlight=False)
-    metrics = ("accuracy", "log_loss") if summary.task == CLASSIFICATION else (HEADLINE[summary.task], LOSS[summary.task])
-    changes = [f"{metric_label(m)} {number(personal['final'][m])} (common model: {number(final[m])})" for m in metrics]
-    console.print(f"with it: {', '.join(changes)}", highlight=False)
-    harmed = personal["harmed"]
-    if harmed is not None:
-        named = f": {', '.join(harmed[:6])}" if harmed else ""
-        sentence = f"harmed sites: {len(harmed)} of {len(personal['tested'])}{named}"
-        console.print(warn(sentence) if harmed else sentence, highlight=False)
+def _show_personal(console: Console, summary: RunSummary, *, most: int) -> None:
+    """Print the models that sites deploy, their scores overall and by site, and the number of harmed sites."""
+    heads, rows = deployed_table(summary)
+    if rows:
+        table = Table(title="models that sites deploy, test rows by site")
+        for k, head in enumerate(heads):
+            table.add_column(head, justify="left" if k < 2 else "right")
+        for row in rows[:most]:
+            table.add_row(*row)
+        console.print(table)
+    for line in personal_lines(summary):
+        console.print(line, markup=False, highlight=False)
+    harm = harm_line(summary)
+    if harm:
+        console.print(warn(harm) if summary.personal["harmed"] else harm, highlight=False)
     for sentence in overview_sentences(summary)[:1]:
         console.print(f"why sites differ: {sentence}", highlight=False)
 

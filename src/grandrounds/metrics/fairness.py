@@ -130,12 +130,30 @@ def majority_class(figures: Figures, classes: Sequence[str]) -> str:
     return classes[int(2 * figures["events"] > figures["count"])]
 
 
+def deployed_scores(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a summary with the scores of the models that sites deploy in place of those of the common model.
+
+    Args:
+        summary: The summary of a run.
+
+    Returns:
+        `final`, `per_site`, `below_majority` and all other keys; the summary itself where sites deploy the common model, or where
+        these scores stay at the sites.
+    """
+    personal = summary.get("personal") or {}
+    if "per_site" not in personal:
+        return summary
+    return {**summary, **{key: personal[key] for key in ("final", "per_site", "below_majority") if key in personal}}
+
+
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each site of a run below its own majority class; of fewer than `MIN_ROWS` rows it says nothing.
 
-    A threshold chosen for sensitivity costs accuracy everywhere. Where all sites together are below their majority class,
-    one sentence says so, and only sites that are below it at 0.5 as well are named.
+    Scores are those of the models that sites deploy, where they have personal ones. A threshold chosen for sensitivity costs
+    accuracy everywhere. Where all sites together are below their majority class, one sentence says so, and only sites that are
+    below it at 0.5 as well are named.
     """
+    summary = deployed_scores(summary)
     final, per_site, threshold = summary["final"], summary["per_site"], float(summary["threshold"] or 0.5)
     answers = {b["site"]: str(b["answer"]) for b in summary.get("below_majority") or ()}
     below = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= MIN_ROWS]

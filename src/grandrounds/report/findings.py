@@ -12,6 +12,7 @@ from grandrounds.data.event import Event, order_by_event
 from grandrounds.metrics.fairness import (
     MIN_PER_CLASS,
     MIN_ROWS,
+    deployed_scores,
     enough_rows,
     group_lines,
     is_defined,
@@ -207,7 +208,9 @@ def _site_scores(per_site: Mapping[str, Figures]) -> tuple[str, list[_SiteScore]
 
 
 def _against_majority(summary: Figures) -> Iterator[str]:
-    """Name the sites whose own majority class is right more often than the model, and say which may be chance."""
+    """Name the sites whose own majority class is right more often than the model they deploy, and say which may be chance."""
+    model = "the model" if deployed_scores(summary) is summary else "the deployed model"
+    summary = deployed_scores(summary)
     per_site = {
         s: m
         for s, m in (summary.get("per_site") or {}).items()
@@ -225,13 +228,13 @@ def _against_majority(summary: Figures) -> Iterator[str]:
     unclear = [s for s in below if s not in clear and _rows(per_site[s]) >= _MIN_NAMED]
     for site in clear[:_MAX_SITES]:
         accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
-        yield f"At {site} the model is worse than the majority class: {accuracy}."
+        yield f"At {site} {model} is worse than the majority class: {accuracy}."
     if len(clear) > _MAX_SITES:
         yield f"The same is true at {len(clear) - _MAX_SITES} more {_plural(len(clear) - _MAX_SITES, 'site')}."
     if unclear:
         site = unclear[0]
         accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
-        yield f"At {site} the model is below the majority class, which may be chance: {accuracy}."
+        yield f"At {site} {model} is below the majority class, which may be chance: {accuracy}."
         if len(unclear) > 1:
             yield f"The same is true at {len(unclear) - 1} more {_plural(len(unclear) - 1, 'site')}."
     if not clear and not unclear and any(_rows(m) >= _MIN_NAMED for m in per_site.values()):

@@ -119,13 +119,18 @@ def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: 
         "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP)},
         "per_site": per_site,
         "worst_site": worst_site(per_site),
-        "below_majority": [
-            vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))
-        ],
+        "below_majority": sites_below_majority(per_site, encoding),
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
         "decision_curve": _decision(totals["test"], encoding),
         "reliability": _reliability(totals["test"]),
     }
+
+
+def sites_below_majority(per_site: Mapping[str, Mapping[str, float]], encoding: AnyEncoding) -> list[dict[str, object]]:
+    """Return the sites whose decisions are less accurate than their majority class; none without classes."""
+    if task_of(encoding) != CLASSIFICATION:
+        return []
+    return [vars(b) for b in below_majority(per_site, classes=order_by_event(encoding.classes, encoding.event))]
 
 
 def site_figures(scored: EvaluationResult) -> dict[str, dict[str, float]]:
@@ -367,6 +372,7 @@ def disclose_personal(privacy: Mapping[str, Any], personal: Mapping[str, Any]) -
             *(["sums for the spread of intercepts"] if personal.get("estimated") else []),
             "the name of its choice",
             *(["yes or no to harm"] if personal["guard"] else []),
+            *(["the features that differ"] if "differences" in personal else []),
             "figures of its deployed model",
         ]
         sentence = f"Personal models stayed at the sites; each site sent {', '.join(sent[:-1])} and {sent[-1]}."

@@ -466,6 +466,7 @@ class Finalizer:
             **different,
             "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
             "per_site": evaluation.site_figures(scored),
+            "below_majority": evaluation.sites_below_majority(evaluation.site_figures(scored), self.context.encoding),
         }
         return evaluated, scored.by_column
 

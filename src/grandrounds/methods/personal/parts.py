@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.models import Model
 from grandrounds.models.losses import CROSS_ENTROPY, POISSON, SQUARED
 from grandrounds.site.stack import Part
@@ -37,6 +38,17 @@ IN_WORDS = {
     MAJORITY: "its most common class",
 }
 """Candidates as readers see them."""
+
+
+def describe_choice(name: str, task: str = CLASSIFICATION) -> str:
+    """Describe a candidate for readers.
+
+    Args:
+        name: The candidate.
+        task: The type of the outcome; without classes there is no most common one.
+    """
+    return "its mean outcome" if name == MAJORITY and task != CLASSIFICATION else IN_WORDS.get(name, name)
+
 
 RIDGE = 1.0
 """Penalty on the coefficients of a linear model of a hospital's own, as in scikit-learn (C = 1), on scaled columns."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, save, write_atomic
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.methods.personal import guard
 from grandrounds.methods.personal.differences import answer_differences
 from grandrounds.methods.personal.parts import (
@@ -23,11 +24,11 @@ from grandrounds.methods.personal.parts import (
     COMMON,
     HEAD,
     IN_ROUNDS,
-    IN_WORDS,
     INTERCEPT,
     MAJORITY,
     OWN,
     RECALIBRATION,
+    describe_choice,
     fit_line,
     fit_linear,
     fit_majority,
@@ -343,7 +344,9 @@ class PersonalSite(SitePlugin):
         folder = self.folder / self.site.stack.names[k]
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         save(folder / FILE, {name: np.asarray(a) for name, a in arrays.items()}, facts)
-        text = json.dumps({"deployed": f"This site deploys {IN_WORDS[str(facts['choice'])]}.", **facts}, indent=1)
+        outcome = self.site.stack.outcome
+        task = CLASSIFICATION if outcome is None else outcome.task
+        text = json.dumps({"deployed": f"This site deploys {describe_choice(str(facts['choice']), task)}.", **facts}, indent=1)
         write_atomic(folder / READABLE, f"{text}\n".encode())
 
     def arrays(self) -> Mapping[str, Array]:
