@@ -75,9 +75,9 @@ def _regression(label: str, *, data: dict[str, Any] | None = None, guard: bool =
 
 MAJORITY = _regression("majority class", intercept="random", ridge=1e9)
 COMMON = _regression("logistic, one intercept", intercept="common")
-OURS = _regression("ours: shrunk intercepts", intercept="random", guard=True)
-ONE_SCALE = _regression("ours, one scale for all", intercept="random", guard=True, data=_AS_RECORDED)
-ONE_SCALE_COMMON = _regression("one scale, one intercept", intercept="common", data=_AS_RECORDED)
+OURS = _regression("shrunk intercepts, guard", intercept="random", guard=True)
+ONE_SCALE = _regression("one scale: shrunk, guard", intercept="random", guard=True, data=_AS_RECORDED)
+ONE_SCALE_COMMON = _regression("one scale: one intercept", intercept="common", data=_AS_RECORDED)
 GUARDED = tuple(
     Arm(f"{arm.label} with the guard", {**arm.settings, "personal": {"guard": True}})
     for arm in FEDERATED
