@@ -211,6 +211,27 @@ def test_ditto_and_apfl_in_batches_of_adam_move_with_the_class_weights() -> None
     assert np.abs(weighted.ditto(members, start, start) - alone).max() > 1e-3
 
 
+def test_batch_norm_keeps_its_statistics_while_the_head_is_trained_and_apfl_extrapolates_none(tmp_path: Any) -> None:
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = (rng.uniform(0, 90, (40, 8, 8, 1)) + 60 * y[:, None, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "x.npz", images=x, labels=y, site=np.array(list("abcd"))[np.arange(40) // 10])
+    pictures = {"data": {"table": str(tmp_path / "x.npz")}, "model": {"name": "deep-cnn", "norm": "batch"}}
+    plan: Any = Settings(gr.Experiment.parse({**pictures, "engine": {"device": "cpu", "precision": "float64"}}).plan())
+    host = set_up_run(plan, assemble(plan), None).engine.hosts[0]
+    model: Any = host.prepared_model()
+    start = model.init(0, np.float64)[None].repeat(4, axis=0)
+    config = TrainConfig(seed=0, round=1, lr=0.05, batch=4)
+    train = PartTrainer(host, 1, 0.1, 0.1, config)
+    changed = (train.head(np.arange(4), start) != start).any(axis=0)
+    assert np.array_equal(np.flatnonzero(changed), head_of(model))
+    local_model = np.asarray(host.train_apart(np.arange(4), start, config).theta)
+    own = train.apfl(np.arange(4), start, local_model)
+    variances = [span for name, span, _ in model.layout.slices if name.endswith("running_var")]
+    assert variances and all((own[:, span] > 0).all() for span in variances)
+
+
 def test_strong_pull_gives_the_common_model_and_a_whole_mixture_is_a_model_of_its_own() -> None:
     ran = Rounds("none")
     config = TrainConfig(seed=0, round=1, lr=0.1, batch=0)

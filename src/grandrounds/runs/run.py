@@ -17,6 +17,7 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods.personal.parts import HEAD
 from grandrounds.methods.personal.site import FILE as PERSONAL_FILE
 from grandrounds.report.explanations import Explanations
 from grandrounds.runs.context import Progress
@@ -212,15 +213,28 @@ class Run:
             The site's own model where sites have different, fine-tuned or personal models, else the global model.
 
         Raises:
-            BadInput: The run is not finished, or has no such site.
+            BadInput: The run is not finished, or has no such site; or it is the global model of a run whose sites keep their own
+                last layer.
         """
         from grandrounds.core.names import site_named
 
         if site is None:
+            self._refuse_untrained_head()
             return self.model
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
         model, own = self._common_model(name), self.personal_file(name)
+        if own is None:
+            self._refuse_untrained_head()
         return model if own is None else replace(own.apply(model), is_deployed=True)
+
+    def _refuse_untrained_head(self) -> None:
+        """Refuse predictions by the common model of a run in which only sites' own last layers are trained."""
+        if self.summary.personal and self.summary.personal.get("part") == HEAD:
+            raise BadInput(
+                "the last layer of the common model is not trained, because each site has its own (personal.part = 'head'): "
+                "choose the model of a site with --for SITE, at a hospital with --personal FOLDER",
+                code="untrained-head",
+            )
 
     def personal_file(self, site: str | None) -> PersonalFile | None:
         """Return the file of the model that a site deploys.

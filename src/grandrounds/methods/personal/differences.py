@@ -22,7 +22,7 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding, outcome_of, task_of
 from grandrounds.explain.features import Features
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import loss_of, rows_of
+from grandrounds.methods.personal.parts import HEAD, loss_of, rows_of
 from grandrounds.methods.personal.score_test import LEVEL, Effect, SiteRows, find_differences
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PERSONAL_DIFFERENCES
@@ -81,6 +81,8 @@ def why_untested(plan: Plan, encoding: AnyEncoding) -> str:
         return "images have no clinical columns that could differ: compare heat maps (explain.maps)"
     if task_of(encoding) == SURVIVAL:
         return "differences of a survival model are not tested: see the forest plots of method 'cox'"
+    if plan.personal.part == HEAD:
+        return "the last layer of the common model is not trained (personal.part = 'head'), so there is none to compare with"
     if plan.tasks.plain():
         return "sites with different tasks are not compared column by column"
     return ""

@@ -48,8 +48,12 @@ def body_of(model: Model) -> Array:
 
 def head_of(model: Model) -> Array:
     """Return the entries of a model's head: its last layer, where it has others; else none."""
+    return _entries(model, HEAD)
+
+
+def _entries(model: Model, kind: str) -> Array:
     entries = getattr(model, "site_entries", None)
-    return np.empty(0, np.int64) if entries is None else entries(HEAD)
+    return np.empty(0, np.int64) if entries is None else entries(kind)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,10 @@ class PartTrainer:
         a, config = self.mixture, settings_alone(self.config, epochs=self.epochs)
         config = replace(config, lr=config.lr * (a if is_scale_free(config.optimizer) else a * a))
         mixed = self._train(members, mix(own, local, a), config, part=part)
-        return ((mixed - (1 - a) * local) / a).astype(own.dtype)
+        out: Array = ((mixed - (1 - a) * local) / a).astype(own.dtype)
+        statistics = _entries(self.site.prepared_model(), "statistics")  # of BatchNorm: no step by a gradient, and never negative
+        out[:, statistics] = mixed[:, statistics]
+        return out
 
     def head(self, members: Array, start: Array, *, part: Part | None = None) -> Array:
         """Train the last layers of models, with all others fixed (Collins et al. 2021, Algorithm 1).
