@@ -35,6 +35,9 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import class_numbers
+from grandrounds.data.sets import diabetes
+from grandrounds.data.sets.catalog import find_entry
+from grandrounds.data.table import Table
 from grandrounds.runs.run import Run
 from grandrounds.site.evaluate import score
 
@@ -131,9 +134,9 @@ def tally_seed(case: str, seed: int, tally: Tally) -> None:
         tally.harmed.append(f"{site}, seed {seed}: {personal['choices'][site]}; log loss on {count} test rows: {losses}")
 
 
-def rate_majority(run: Run, seed: int, tally: Tally) -> dict[str, dict[str, Any]]:
+def rate_majority(run: Run, seed: int, tally: Tally, table: Table | None = None) -> dict[str, dict[str, Any]]:
     """Evaluate the majority class of each site on its test rows; note sites where the deployed model is clearly below it."""
-    rows = RunRows.read(run)
+    rows = RunRows.read(run, table)
     stack, data = rows.consortium.stack, rows.consortium.data
     out: dict[str, dict[str, Any]] = {}
     for name, parts in zip(stack.names, stack.rows, strict=True):
@@ -201,6 +204,59 @@ def heart_bar(tally: Tally) -> bool:
     return met
 
 
+def check_specification(seeds: list[int]) -> bool:
+    """Print N3 and N4 of the specification: exact logistic regression, all test rows, with and without own intercepts."""
+    exact: Settings = {"method.name": "glm", "personal.guard": True}
+    met = True
+    print("| bar | seed | common | deployed | majority | deployed | harmed |")
+    print("|---|---:|---:|---:|---:|---|---:|")
+    for name, ridge, slack in (("N3: eICU, 5 regions", 100, 0.002), ("N4: diabetes-130, 18 payers", 1, 0.0)):
+        differences = []
+        for seed in seeds:
+            settings, tally = {**exact, "method.exact.ridge": ridge}, Tally()
+            with tempfile.TemporaryDirectory() as folder:
+                if name.startswith("N3"):
+                    run = gr.run("eicu-demo", seed=seed, settings=settings, out=Path(folder) / "run", progress=False)
+                    usual = rate_majority(run, seed, tally)
+                else:
+                    table, experiment = load_payers(settings, seed)
+                    run = gr.run(experiment, table=table, out=Path(folder) / "run", progress=False)
+                    usual = rate_majority(run, seed, tally, table)
+                personal, common = run.summary.personal, run.summary["per_site"]
+            losses = [total_loss(common), total_loss(personal["per_site"]), total_loss(usual)]
+            differences.append(losses[1] - losses[0])
+            choices = ", ".join(f"{c} {n}" for c, n in Counter(personal["choices"].values()).most_common())
+            harmed = f"{len(personal['harmed'] or ())} of {len(personal['tested'])}"
+            print(f"| {name} | {seed} | {' | '.join(f'{v:.4f}' for v in losses)} | {choices} | {harmed} |", flush=True)
+        held = float(np.mean(differences)) <= slack
+        met &= held
+        print(f"{name}: deployed less common {np.mean(differences):+.5f}, bar {slack:+.3f}: {'met' if held else 'MISSED'}")
+    return met
+
+
+def load_payers(settings: Settings, seed: int) -> tuple[Table, gr.Experiment]:
+    """Load the stays of every fifth patient of diabetes-130 with the payer as site; stays without a payer are a site too."""
+    entry, table = find_entry("diabetes-130"), diabetes.load()
+    payer = table.column("payer_code").copy()
+    payer[[p is None for p in payer]] = "unknown"
+    columns = {name: table.column(name) for name in table.names if name not in entry.drop}
+    mine = np.flatnonzero(columns["patient_nbr"].astype(np.int64) % 5 == 0)
+    chosen = Table({**columns, "payer_code": payer}, "diabetes-130 by payer").take(mine)
+    values: dict[str, Any] = {
+        "seed": seed,
+        "data": {"label": entry.label, "event": entry.event, "site": "payer_code", "patient": entry.patient},
+        "split": {"min_rows": 1},
+    }
+    values["data"]["kinds"] = {name: kind for name, kind in entry.schema.items() if name in columns}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        section = values
+        for word in path:
+            section = section.setdefault(word, {})
+        section[last] = value
+    return chosen, gr.Experiment.parse(values)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=["heart"], help=f"{', '.join(CASES)} or {SPECIFICATION}")
@@ -209,6 +265,9 @@ def main() -> None:
     first, last = map(int, given.seeds.split("-"))
     seeds, met = list(range(first, last + 1)), True
     for case in given.cases:
+        if case == SPECIFICATION:
+            met &= check_specification(seeds)
+            continue
         tally = Tally()
         for seed in seeds:
             tally_seed(case, seed, tally)
