@@ -132,7 +132,7 @@ def test_terms_of_a_methods_own_are_the_same_on_either(name):
 
 
 def train_layers(data: ImageSet, device: str, part: str, optimizer: str) -> tuple:
-    """Models of five sites trained twice in one graph with a part of their entries fixed: all, the start, and the fixed entries."""
+    """Models of five sites trained twice with a part of their entries fixed: these models, the start, the fixed entries."""
     from grandrounds.site.train_job import TrainConfig
 
     host = prepared(data, device, precision="float64").hosts[0]
