@@ -203,7 +203,7 @@ def show(
     from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.runs.run import Run
 
-    finished_run, console = Run(run, trust_code=trust_code, withdrawn=withdrawn), Terminal()
+    finished_run, console = Run(run, trust_code=trust_code, withdrawn=withdrawn or not model), Terminal()  # figures are a record
     if finished_run.withdrawn is not None and not as_json:
         console.print(warn(f"WITHDRAWN: {finished_run.withdrawn.sentence}; this model is not valid any more"), soft_wrap=True)
     if model:

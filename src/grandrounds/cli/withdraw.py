@@ -105,6 +105,7 @@ def _prove(done: Withdrawal) -> WithdrawalProof:
 def _lines(done: Withdrawal) -> list[str]:
     """Describe a withdrawal, one line for each subject."""
     from grandrounds.methods import is_exact
+    from grandrounds.runs.withdrawal import KEPT, SUBTRACTED
 
     costs = done.cost()
 
@@ -114,18 +115,24 @@ def _lines(done: Withdrawal) -> list[str]:
 
     lines = [f"{done.site} withdrew from {done.earlier.folder}", f"valid now: {done.run.folder}"]
     lines.append(f"model: sha256 {done.mark.valid.model or 'not recorded, because the run has no ledger'}")
-    if done.facts.remains:
+    if done.facts.setup == KEPT:
         lines += [f"warning: {sentence}" for sentence in done.facts.remains]
+    elif done.facts.setup == SUBTRACTED:
+        lines.append(f"influence: none; the sums of {done.site} were subtracted, and no site was asked for the fit")
+        lines += [f"note: {sentence}" for sentence in done.facts.remains]
     else:
         lines.append(
             f"influence: none; every scale, category, reference row and round was made again without {done.site}"
         )
-    lines.append(f"cost: {cost('repetition')}; the earlier run: {cost('earlier run')}")
+    full = f"a full re-run has {done.run.summary['rounds']} rounds"
+    lines.append(f"cost: {cost('repetition')} ({full}); the earlier run with all sites: {cost('earlier run')}")
     if (privacy := done.privacy_sentence()) is not None:
         lines.append(f"privacy: {privacy}")
     verify = " and ".join(f"`rounds audit verify {r.folder}`" for r in (done.earlier, done.run))
     lines.append(f"ledgers: each names the other run; check them with {verify}")
     if is_exact(done.run.plan["method"]["name"]):
         lines.append(f"note: {done.facts.differencing}")
+    for card in sorted(done.earlier.folder.parent.glob(f"{done.earlier.folder.name}-card-*")):
+        lines.append(f"note: {card} is a run of its own with {done.site}: withdraw it there, too")
     lines.append("note: copies of the earlier model that left this folder are not recalled")
     return lines

@@ -240,7 +240,10 @@ class ExactMethod(Method):
         rows = np.array([server.rows.get(s, 0) for s in total.sites], float)
         weights = dict(zip(total.sites, (rows / max(1.0, rows.sum())).tolist(), strict=True))
         digests = f"question {digest(question.values)[:16]}, total {digest(total.values)[:16]}"
-        why = f"exchange {server.round}, {question.step or question.kind}: {question.numbers} numbers ({digests})"
+        is_stored = question.kind in LINEAR_KINDS and read_sums(server.state) is not None
+        what = "step" if is_stored else "exchange"
+        source = " from stored sums, nobody was asked" if is_stored else ""
+        why = f"{what} {server.round}, {question.step or question.kind}: {question.numbers} numbers{source} ({digests})"
         gone = [s for s in self._roster(server, server.round - 1) if s not in total.sites]
         said = [f"{s} dropped out: the fit continues with the {len(total.sites)} sites left" for s in gone]
         stage = Stage("sums", f"{why}; every row has the same weight at any site", weights)
