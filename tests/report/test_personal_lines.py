@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import grandrounds as gr
 from grandrounds.cli.command_line import app
 from grandrounds.cli.screen import show_summary
 from grandrounds.core.records import RunSummary
@@ -93,3 +95,27 @@ def test_predict_uses_the_deployed_model_of_a_site_and_notes_the_common_one(run:
     assert common.exit_code == site.exit_code == 0
     assert "note: this is the common model; sites deploy personal models" in common.stderr
     assert "common model" not in site.stderr and common.stdout != site.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--guard"], (True, "none")),
+        (["--no-guard"], (False, "none")),
+        (["--personal", "ditto"], (True, "ditto")),
+        (["--no-guard", "--personal", "recalibration"], (False, "recalibration")),
+    ],
+)
+def test_options_of_rounds_run_set_the_guard_and_the_part(words: list[str], expected: tuple[bool, str]) -> None:
+    """The recipe heart has the guard."""
+    made = CliRunner().invoke(app, ["plan", "heart", *words])
+    personal = json.loads(made.stdout)["personal"]
+    assert (personal["guard"], personal["part"]) == expected
+
+
+def test_python_has_the_same_words(tmp_path: Path) -> None:
+    table = pd.DataFrame(dict(table_of(sizes=[60, 50]).columns))
+    words = {"label": "died", "site": "hospital", "rounds": 1, "out": tmp_path / "run", "progress": False}
+    made = gr.run(table, guard=True, personal="finetune", **words)
+    assert made.summary.personal["guard"] is True and made.summary.personal["part"] == "finetune"
+    assert gr.config.Personal(part="ditto", strength=0.5).guard is False

@@ -26,6 +26,8 @@ def run(
     method: Any = None,
     rounds: int | None = None,
     model: Any = None,
+    guard: bool | None = None,
+    personal: str | None = None,
     seed: int | None = None,
     settings: Settings = (),
     out: str | Path | None = None,
@@ -49,6 +51,9 @@ def run(
         method: The method's name, or the section as a dict or `gr.config.Method`.
         rounds: The number of rounds (`method.rounds`).
         model: The model's name, or the section as a dict or `gr.config.Model`.
+        guard: Each site deploys the common model with its own intercept, unless the common model, the personal part, a model of
+            its own or its most common class is clearly better (`personal.guard`).
+        personal: The part of the model that each site has for itself, such as "intercept" or "ditto" (`personal.part`).
         seed: The seed of every random choice.
         settings: Any other setting by its name in the experiment file: `{"train.lr": 0.05}`.
         out: The run folder; by default `runs/DATA-METHOD-seedN`. It must not exist yet.
@@ -73,6 +78,7 @@ def run(
 
     if table is not None and experiment is None:
         experiment, table = table, None
+    chosen: dict[str, Any] = {"personal.guard": guard, "personal.part": personal}
     built, rows = build_experiment(
         experiment,
         label=label,
@@ -86,7 +92,7 @@ def run(
         rounds=rounds,
         model=model,
         seed=seed,
-        settings=settings,
+        settings=[*settings_list({name: value for name, value in chosen.items() if value is not None}), *settings_list(settings)],
     )
     if rows is not None and table is not None:
         raise BadInput("two tables were given: leave out table=", code="two-data-sources")

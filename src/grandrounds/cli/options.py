@@ -37,6 +37,22 @@ Subgroups = Annotated[
     str | None,
     typer.Option("--subgroups", help="Columns whose groups of patients are compared (fairness): sex,age."),
 ]
+Guard = Annotated[
+    bool | None,
+    typer.Option(
+        "--guard/--no-guard",
+        help="Each site compares the common model, its own intercept, a model of its own and its most common class, and "
+        "deploys another than the default only if it is clearly better; harmed sites are counted (personal.guard).",
+    ),
+]
+PersonalPart = Annotated[
+    str | None,
+    typer.Option(
+        "--personal",
+        help="Part of the model that each site fits to its own rows and never sends: intercept, recalibration, head, ditto, "
+        "apfl or finetune (personal.part).",
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
 Verbose = Annotated[
@@ -199,6 +215,8 @@ class ExperimentOptions:
     model: ModelName = None
     method: MethodName = None
     subgroups: Subgroups = None
+    guard: Guard = None
+    personal: PersonalPart = None
     settings: Set = field(default_factory=list)
     seed: Seed = None
 
@@ -219,6 +237,8 @@ class ExperimentOptions:
                 *_name("model", self.model),
                 *_name("method", self.method),
                 *([f"evaluation.subgroups={literal(groups)}"] if groups else []),
+                *([] if self.guard is None else [f"personal.guard={str(self.guard).lower()}"]),
+                *([] if self.personal is None else [f"personal.part={self.personal}"]),
                 *self.settings,
             ],
             seed=self.seed,
