@@ -131,6 +131,7 @@ def test_a_failing_run_is_named(tmp_path):
 
 def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
     check_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
+    check_metrics(("personal_log_loss", "personal_worst_site_accuracy", "harmed_sites"), ())
     with refused("unknown-metric", match="'training_drfit'.*'training_drift'"):
         check_metrics(("accuracy", "training_drfit"), ())
 
@@ -142,6 +143,19 @@ def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path)
     keys = ("train_accuracy", "test_accuracy", "others_train", "external")
     assert [ours.values(name) for name in names] == [[told.summary["local"][key]] for key in keys]
     assert all(math.isnan(mute.values(name)[0]) for name in names), "a run that did not ask gives a dash"
+
+
+def test_deployed_models_are_compared_with_the_common_ones_of_other_runs(runs, tmp_path):
+    own = gr.run(gr.Experiment.parse({**BASE, "personal": {"guard": True}}), out=tmp_path / "own")
+    compared = compare([runs[0], own])
+    common, deployed = compared.arms
+    assert {"personal_accuracy", "personal_log_loss", "harmed_sites"} <= set(compared.metrics)
+    assert common.values("personal_log_loss") == common.values("log_loss"), "it is what these sites deploy"
+    assert deployed.values("personal_log_loss") == [own.summary.personal["final"]["log_loss"]]
+    assert deployed.values("harmed_sites") == [float(len(own.summary.personal["harmed"]))]
+    assert math.isnan(common.values("harmed_sites")[0])
+    lowest = min(m["accuracy"] for m in own.summary.personal["per_site"].values())
+    assert deployed.values("personal_worst_site_accuracy")[0] >= lowest
 
 
 def test_runs_that_predict_different_events_are_not_compared_in_silence(runs, tmp_path):

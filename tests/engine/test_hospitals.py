@@ -45,6 +45,7 @@ CASES = {
     "fine-tuned, calibrated": {"train": {"finetune": 1}, "evaluation": {"calibrate": "platt"}, "split": {"val": 0.2}},
     "one hospital kept for the test": {"split": {"scheme": "holdout", "holdout": ["c"]}},
     "subgroups": {"evaluation": {"subgroup": "ward"}},
+    "personal models, guarded": {"personal": {"guard": True, "part": "recalibration"}, "split": {"val": 0.2}},
     "explained": {"explain": {"sketch": "permutation"}},
     "boosted trees": {
         "model": {"name": "trees"}, "method": {"name": "trees", "rounds": 30, "trees": {"rounds": 2, "depth": 2, "least": 5}},

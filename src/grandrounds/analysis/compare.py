@@ -24,8 +24,8 @@ from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.metrics import DESCRIPTIONS, METRICS, PairedTest, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
-from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, base_metric, metric_range
-from grandrounds.metrics.scores import HEADLINE, OUTCOME_SCORES
+from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, PERSONAL_PREFIX, base_metric, metric_range
+from grandrounds.metrics.scores import HEADLINE, LOSS, OUTCOME_SCORES
 from grandrounds.metrics.statistics import clip_pair, describe_bounded
 from grandrounds.models import READS_COLUMNS
 from grandrounds.report.outcome import is_classification, task_of_run
@@ -38,6 +38,8 @@ WORST = "worst_site_accuracy"
 """The lowest accuracy, by the largest probability, of a site with enough test rows (`metrics.fairness.LEAST_ROWS`)."""
 WORST_AUROC = "worst_site_auroc"
 """The AUROC of the summary's worst site."""
+HARMED = "harmed_sites"
+"""The number of sites where the deployed model is clearly worse than the site alone could do; undefined without the guard."""
 GAP = "spurious_gap"
 """The AUROC gained from a shortcut in the images (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
 rows without it. Undefined for runs without a shortcut."""
@@ -48,6 +50,8 @@ SUMMARY_METRICS: dict[str, tuple[str, ...]] = {metric.name: metric.path for metr
 
 DEFAULT_METRICS = shown_in(Place.COMPARISON)
 """Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
+_DEPLOYED = (f"{PERSONAL_PREFIX}accuracy", f"{PERSONAL_PREFIX}log_loss", HARMED)
+"""Metrics that follow where sites deploy personal models."""
 PlainPlan = dict[str, Any]
 """A plan as JSON; settings are removed from it to separate arms."""
 
@@ -243,11 +247,34 @@ def _value_at(run: Run, metric: str, seconds: float) -> float:
     return float("nan") if value is None else float(value)
 
 
+def _deployed_value(run: Run, metric: str) -> float:
+    """Return a metric of the models that sites deploy; where they are the common model, its own. NaN if figures stay at sites."""
+    personal = run.summary.personal
+    if personal.get("stays"):
+        return float("nan")
+    per_site = personal.get("per_site") or run.summary["per_site"]
+    if metric in (WORST, WORST_AUROC):
+        value = lowest_accuracy(per_site) if metric == WORST else worst_site(per_site).get("auroc")
+        return float("nan") if value is None else float(value)
+    figures = personal.get("final") or run.summary["final"]
+    if metric not in figures:
+        raise BadInput(
+            f"no metric '{PERSONAL_PREFIX}{metric}' in {run.folder}; known: {', '.join(figures)}",
+            code="unknown-metric",
+        )
+    return float("nan") if figures[metric] is None else float(figures[metric])
+
+
 def _final_value(run: Run, metric: str) -> float:
     summary = run.summary
     if metric.startswith(FINETUNED_PREFIX) and summary["finetuned"]:
         value = summary["finetuned"]["final"].get(metric.removeprefix(FINETUNED_PREFIX))
         return float("nan") if value is None else float(value)
+    if metric == HARMED:
+        harmed = summary.personal.get("harmed")
+        return float("nan") if harmed is None else float(len(harmed))
+    if metric.startswith(PERSONAL_PREFIX):
+        return _deployed_value(run, metric.removeprefix(PERSONAL_PREFIX))
     if metric in SUMMARY_METRICS:
         value = summary
         for key in SUMMARY_METRICS[metric]:
@@ -263,7 +290,7 @@ def _final_value(run: Run, metric: str) -> float:
         return float("nan") if value is None else float(value)
     value = summary["final"].get(metric)
     if metric not in summary["final"]:
-        names = (*summary["final"], WORST, WORST_AUROC, GAP, *SUMMARY_METRICS)
+        names = (*summary["final"], WORST, WORST_AUROC, HARMED, GAP, *SUMMARY_METRICS)
         raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(names)}", code="unknown-metric")
     return float("nan") if value is None else float(value)
 
@@ -279,15 +306,16 @@ def check_metrics(chosen: Sequence[str], custom: Sequence[str]) -> None:
         BadInput: A metric is unknown.
     """
     figures = [*DESCRIPTIONS, *(m.name for table in OUTCOME_SCORES.values() for m in table), *map(last_word, custom)]
-    names = [*figures, WORST, WORST_AUROC, GAP, *SUMMARY_METRICS]
+    names = [*figures, WORST, WORST_AUROC, HARMED, GAP, *SUMMARY_METRICS]
     for metric in chosen:
-        if metric not in names and base_metric(metric) not in figures:
+        if metric not in names and base_metric(metric) not in (*figures, WORST, WORST_AUROC):
             raise BadInput(f"no metric '{metric}'; {nearest(metric, names)}", code="unknown-metric")
 
 
 def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None) -> tuple[str, ...]:
     """Choose the metrics of the runs' task; of classes `DEFAULT_METRICS`, of decisions where all runs have them.
 
+    Where sites deploy personal models, their accuracy, their loss and the number of harmed sites follow.
     Rounds (`virtual_seconds`) and runs of version 0.1 have no figures of decisions.
 
     Args:
@@ -304,12 +332,15 @@ def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None
             "of one task",
             code="several-tasks",
         )
+    deploy = virtual_seconds is None and any("per_site" in run.summary.personal for run in runs)
     if tasks and tasks[0] != CLASSIFICATION:
-        return shown_in(Place.COMPARISON, tasks[0])
+        deployed = (f"{PERSONAL_PREFIX}{LOSS[tasks[0]]}", HARMED) if deploy else ()
+        return (*shown_in(Place.COMPARISON, tasks[0]), *deployed)
     if virtual_seconds is not None:
         return DEFAULT_METRICS
     finals = [run.summary["final"] for run in runs]
-    return tuple(f"decision_{m}" if all(f"decision_{m}" in f for f in finals) else m for m in DEFAULT_METRICS)
+    chosen = tuple(f"decision_{m}" if all(f"decision_{m}" in f for f in finals) else m for m in DEFAULT_METRICS)
+    return (*chosen, *_DEPLOYED) if deploy else chosen
 
 
 def compare(

@@ -100,7 +100,7 @@ def estimates(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnM
     return estimates_view.estimates(get_state(request).run_index, run)
 
 
-@router.get("/run/tables", summary="Table 1 and survival of a finished run, as text")
+@router.get("/run/tables", summary="Table 1, survival and deployed models of a finished run, as text")
 def tables(request: Request, who: Viewer, run: RunName) -> list[TableView]:
     return estimates_view.tables(get_state(request).run_index, run)
 

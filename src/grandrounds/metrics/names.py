@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from grandrounds.core.records import Scores
 from grandrounds.metrics.scores import BY_NAME, POSITIVE, SHARE
 
-_LABELS = {"worst_site_auroc": "worst site AUROC", "nsds": "NSDS"}
+_LABELS = {"worst_site_auroc": "worst site AUROC", "harmed_sites": "harmed sites", "nsds": "NSDS"}
 """Names for people of figures that are not in the table of metrics."""
 
 FINETUNED_PREFIX = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""
+
+PERSONAL_PREFIX = "personal_"
+"""Before a metric's name: of the models that sites deploy (personal.part, personal.guard)."""
 
 OOD_PREFIX = "ood_"
 """Before a metric's name: on the test rows without the shortcut in the images (data.shortcut)."""
@@ -19,10 +22,10 @@ OOD_PREFIX = "ood_"
 RESOLUTION_TOLERANCE = 1e-3
 """The largest error by binning that is not worth a note."""
 
-_PREFIXES = {FINETUNED_PREFIX: "fine-tuned ", OOD_PREFIX: "OOD "}
+_PREFIXES = {FINETUNED_PREFIX: "fine-tuned ", PERSONAL_PREFIX: "deployed ", OOD_PREFIX: "OOD "}
 
 _RANGES = {"worst_site_accuracy": SHARE, "worst_site_auroc": SHARE, "spurious_gap": (-1.0, 1.0)}
-_RANGES |= {"megabytes": POSITIVE, "epsilon": POSITIVE}
+_RANGES |= {"megabytes": POSITIVE, "epsilon": POSITIVE, "harmed_sites": POSITIVE}
 """The least and the largest value of figures that are not in the table of metrics."""
 
 

@@ -14,6 +14,7 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
+from grandrounds.report.deployed import read_deployed
 from grandrounds.report.differences import read_differences
 from grandrounds.report.estimates import common_estimate, forest_names, read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
@@ -266,17 +267,22 @@ def _boosting(run: RunRecord) -> Figure | None:
     return figures.validation_curve(record.validation) if record is not None and has_validation(record) else None
 
 
+def _deployed(run: RunRecord) -> Figure | None:
+    found = None if run.summary is None else read_deployed(run.summary)
+    return None if found is None else figures.deployed_losses(found)
+
+
 def _risk_card(run: RunRecord) -> Figure | None:
     record = None if run.summary is None else read_card(run.summary)
     return None if record is None else figures.risk_by_total(record)
 
 
 (
-    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY,
+    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, DEPLOYED, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST,
+    PRIVACY,
 ) = (
-    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Training", "Calibration", "Weights", "Explanations",
-    "Trust", "Images",
-    "Participation and cost", "Privacy",
+    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Deployed models", "Training", "Calibration", "Weights",
+    "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
@@ -286,6 +292,7 @@ FIGURES: dict[str, Entry] = {
     **{f"shape-{k + 1}": Entry(SHAPES, _shape(k), available=_has_shape(k)) for k in range(SHOWN)},
     "boosting": Entry(TREES, _boosting, wide=True),
     "survival": Entry(SURVIVAL, _survival, wide=True),
+    "deployed": Entry(DEPLOYED, _deployed, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),
     "sites-auroc": Entry(TRAINING, _site_metric("auroc")),

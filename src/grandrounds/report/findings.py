@@ -19,6 +19,7 @@ from grandrounds.metrics.fairness import (
     majority_class,
 )
 from grandrounds.metrics.statistics import share_interval
+from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.fairness import describe_gaps, describe_mitigation
 from grandrounds.report.outcome import is_classification, outcome_findings
@@ -42,7 +43,8 @@ def describe_findings(summary: Figures) -> list[str]:
 
     A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences answer,
     in this order: what is the event and how common is it, is the model better than always answering the most common class, is
-    it equally good at every site, is it worse than the majority class of a site, which subgroups are served worse, and which
+    it equally good at every site, is a hospital worse off with the model that it deploys, is that model worse than the majority
+    class of a site, which subgroups are served worse, and which
     features does the model rely on (of an additive model: its most important shapes).
 
     Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
@@ -60,12 +62,13 @@ def describe_findings(summary: Figures) -> list[str]:
     if not is_defined(final.get("count")) or final["count"] < 1:
         return [*effects, *(_shapes(summary) if summary.get("shapes") or summary.get("card") else ())]
     if not is_classification(summary):
-        return [*effects, *outcome_findings(summary), *_gaps(summary), *_shapes(summary)]
+        return [*effects, *outcome_findings(summary), *harm_findings(summary), *_gaps(summary), *_shapes(summary)]
     return [
         *effects,
         *_event(summary),
         *_overall(summary),
         *_compare_sites(summary),
+        *harm_findings(summary),
         *_against_majority(summary),
         *_subgroups(summary),
         *_gaps(summary),

@@ -30,6 +30,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, HEADLINE
 from grandrounds.report import figures
+from grandrounds.report.deployed import deployed_tile
 from grandrounds.report.document import (
     Charts,
     about_line,
@@ -50,6 +51,7 @@ from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
+from grandrounds.report.sections.deployed import deployed_section
 from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.sections.differences import differences_section
 from grandrounds.report.sections.estimates import estimates_section
@@ -107,6 +109,7 @@ def report_page(
         *trees_section(summary, charts),
         *table_one_section(summary),
         *survival_section(summary, charts),
+        *deployed_section(summary, charts),
         *_performance(summary, charts),
         *([] if summary.get("estimates") else model_section(model)),
         *explanations_section(explanations, charts, task=task_of_run(summary)),
@@ -162,7 +165,7 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
     if not is_classification(summary):
         return outcome_section(summary)
     return [
-        "<h2>Sites, lowest AUROC first</h2>",
+        f"<h2>Sites{' with the common model' if summary.personal else ''}, lowest AUROC first</h2>",
         _site_table(summary),
         *_subgroups(summary),
         "<h2>Performance on test patients of all sites</h2>",
@@ -191,6 +194,7 @@ def _tiles(summary: RunSummary) -> str:
                 "scale 0 to 2" if explanation["sampling"] is None else f"by chance {number(explanation['sampling'], 3)}"
             )
             tiles.append((name, number(explanation["drift"], 3), by_chance))
+    tiles += [(escape(n), escape(v), escape(note)) for n, v, note in deployed_tile(summary)]
     inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
     return f"<div class='tiles'>{inner}</div>"
 

@@ -48,7 +48,7 @@ class TextTable:
         title = f"<{heading}>{escape(self.title)}</{heading}>" if self.title else ""
         before = "".join(f"<p>{escape(line)}</p>" for line in self.before)
         notes = "".join(f"<p class='quiet'>{escape(note)}</p>" for note in self.notes)
-        return f"{title}{before}{table(head, rows)}{notes}"
+        return f"{title}{before}{table(head, rows) if rows else ''}{notes}"
 
 
 def heterogeneity_table(found: MetaAnalysis) -> TextTable:

@@ -54,6 +54,11 @@ _OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
 _FIGURES = {"count": NUMBER, "accuracy": NUMBER, "majority": NUMBER, "auroc": NUMBER, "log_loss": NUMBER, "*": NUMBER}
 _OUTCOMES = {"count": NUMBER, "*": NUMBER}
+_PERSONAL = {
+    "part": str, "guard": bool, "rows": str, "spread": NUMBER, "stays": bool, "choices?": {"*": str}, "harmed?": (None, [str]),
+    "tested?": [str], "missing?": {"*": str}, "differs?": [str], "differences?": {"*": {"tested": int, "features": list}},
+    "untested?": str,
+}  # fmt: skip
 _EXPLAINED = {
     "explainer?": str,
     "training?": {"*": NUMBER},
@@ -70,8 +75,7 @@ _SUMMARY = {
     "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
     "tasks": {"*": {"*": NUMBER}}, "attacks": dict,
     "finetuned": ({}, {"epochs": int, "final": _FIGURES, "per_site": {"*": _FIGURES}}),
-    "personal?": ({}, {"part": str, "guard": bool, "stays": bool, "choices?": {"*": str}, "harmed?": (None, [str]),
-                      "differs?": [str], "differences?": {"*": {"tested": int, "features": list}}, "untested?": str}),
+    "personal?": ({}, {**_PERSONAL, "final?": _FIGURES, "per_site?": {"*": _FIGURES}}),
     "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
     "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
     "temperature?": NUMBER, "parameters": int, "inputs": [int], "classes?": [str],
@@ -87,6 +91,7 @@ _SUMMARY = {
 _OUTCOME_SUMMARY = _SUMMARY | {
     "final": _OUTCOMES, "generalisation_gap": {"*": NUMBER}, "per_site": {"*": _OUTCOMES},
     "finetuned": ({}, {"epochs": int, "final": _OUTCOMES, "per_site": {"*": _OUTCOMES}}),
+    "personal?": ({}, {**_PERSONAL, "final?": _OUTCOMES, "per_site?": {"*": _OUTCOMES}}),
     "threshold": (None,), "task": str, "outcome": {"task": str, "label": str, "duration": (str, None), "*": (str, *NUMBER, None)},
 }  # fmt: skip
 """The same of a run whose task is not classification."""

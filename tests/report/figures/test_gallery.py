@@ -13,6 +13,7 @@ import pytest
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision
 from grandrounds.report import figures
+from grandrounds.report.deployed import Deployed, DeployedSite
 from grandrounds.report.figure import MIME, Figure
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
@@ -26,6 +27,17 @@ from tests.report.survival import BY_DAY, SCORES
 from tests.support import refused
 
 CARD = read_card({"card": card(), "data": "table"})
+
+
+def _deployed(name: str) -> Deployed:
+    low, high = {"log_loss": 0.4}, {"log_loss": 0.6}
+    sites = tuple(DeployedSite(site, "own", name, high, low, site == name) for site in ("a", name))
+    return Deployed("classification", {"stays": False}, low, sites)
+
+
+def _shown(figure: Figure | None) -> Figure:
+    assert figure is not None
+    return figure
 
 
 def gallery(name: str) -> dict[str, Figure]:
@@ -53,6 +65,7 @@ def gallery(name: str) -> dict[str, Figure]:
         ),
         "curves": figures.curves(typed(rounds)),
         "decision_curve": figures.decision_curve(CURVE),
+        "deployed_losses": _shown(figures.deployed_losses(_deployed(name))),
         "disagreement_over_rounds": figures.disagreement_over_rounds(typed(weighed(name))),
         "distance_to_consensus": figures.distance_to_consensus(told),
         "drift_over_rounds": figures.drift_over_rounds(told),

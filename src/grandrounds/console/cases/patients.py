@@ -40,6 +40,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import task_of
 from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
+from grandrounds.methods.personal.parts import COMMON
 from grandrounds.site.stack import PARTS
 
 if TYPE_CHECKING:
@@ -361,8 +362,10 @@ class Patients:
 
     @property
     def reliability(self) -> Reliability:
-        """The run's reliability bins; none for a site with a task of its own, since they are of the main one."""
-        return {} if self._task(self.user) else self.run.summary.reliability or {}
+        """The run's reliability bins; none for a site with a task or a model of its own, since they are of the common one."""
+        own = self.run.personal_file(self.user)
+        is_other = bool(self._task(self.user)) or (own is not None and own.choice != COMMON)
+        return {} if is_other else self.run.summary.reliability or {}
 
     @cached_property
     def dataset(self) -> Dataset:

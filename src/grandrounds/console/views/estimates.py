@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.run import load_record
+from grandrounds.report.deployed import deployed_table, read_deployed
 from grandrounds.report.differences import differences_table
 from grandrounds.report.estimates import disclosure_sentence, fact_rows, read_estimates, table_head, table_rows
 from grandrounds.report.sections.estimates import intro
@@ -35,14 +36,14 @@ class TableView(BaseModel):
 
 
 def tables(run_index: RunIndex, name: str) -> list[TableView]:
-    """Return the tables of a finished run that it has: differences of hospitals, Table 1, survival curves."""
+    """Return the tables of a finished run: differences of hospitals, Table 1, survival curves, deployed models."""
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
     record, first, survival = read_estimates(summary), read_table_one(summary), read_survival(summary)
     found = [] if record is None or record.heterogeneity is None else [heterogeneity_table(record.heterogeneity)]
-    differences = differences_table(summary)
-    found += [] if differences is None else [differences]
+    deployed, differences = read_deployed(summary), differences_table(summary)
+    found += [*([] if deployed is None else [deployed_table(deployed)]), *([] if differences is None else [differences])]
     found += [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
     return [
         TableView(

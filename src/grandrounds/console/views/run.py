@@ -24,6 +24,7 @@ from grandrounds.metrics.fairness import (
     worst_site,
 )
 from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
+from grandrounds.report.deployed import deployed_tile
 from grandrounds.report.document import has_test_rows, model_line, sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
@@ -112,7 +113,8 @@ class RunHead(BaseModel):
     findings: list[str]
     drift: dict[str, float | None]
     task: str = CLASSIFICATION
-    tiles: list[tuple[str, str, str]] = []  # scores of other tasks: name, value, note
+    tiles: list[tuple[str, str, str]] = []  # scores of other tasks, harmed hospitals: name, value, note
+    is_personal: bool = False  # hospitals deploy personal models; scores are those of the common one
     has_shapes: bool = False
     has_card: bool = False
     withdrawn: str = ""  # the withdrawal of a site, after which the model is not valid
@@ -157,7 +159,8 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         other = not is_classification(summary)
         scores = {
             "task": task_of_run(summary),
-            "tiles": outcome_tiles(summary) if other and has_test_rows(summary) else [],
+            "tiles": [*(outcome_tiles(summary) if other and has_test_rows(summary) else []), *deployed_tile(summary)],
+            "is_personal": bool(summary.personal),
             "final": dict(summary.final),
             "accuracy": decision_metric("accuracy", summary.final),
             "accuracy_name": accuracy_name(summary),

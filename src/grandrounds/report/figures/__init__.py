@@ -8,6 +8,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.report.figures.calibration import decision_curve, reliability
 from grandrounds.report.figures.cases import beeswarm, waterfall
 from grandrounds.report.figures.comparison import arm_curves, intervals, pareto, radar, setting_curves, trade_off
+from grandrounds.report.figures.deployed import deployed_losses
 from grandrounds.report.figures.drift import (
     distance_to_consensus,
     drift_over_rounds,
@@ -51,6 +52,7 @@ __all__ = [
     "cohorts_over_rounds",
     "curves",
     "decision_curve",
+    "deployed_losses",
     "disagreement_over_rounds",
     "distance_to_consensus",
     "drift_over_rounds",

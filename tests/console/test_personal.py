@@ -1,0 +1,77 @@
+"""Personal models in the console: the table of the report on the run's page, and cases explained by the deployed model."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from grandrounds.console.app import create_app
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
+from grandrounds.methods.personal.site import FILE
+from grandrounds.report.deployed import describe_harm, read_deployed
+from grandrounds.runs.run import Run
+from tests.console.conftest import Signed, known_users
+from tests.engine.hospitals import Hospitals
+from tests.engine.test_hospitals import write_csv
+from tests.support import patients, refused
+
+SETTINGS = {
+    "data": {"table": "data frame", "label": "died", "site": "hospital"}, "method": {"rounds": 1}, "split": {"val": 0.2},
+    "train": {"steps": 4, "lr": 0.1}, "explain": {"sketch": "none"}, "personal": {"guard": True, "spread": 1.0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run at hospitals, and the file and the folder of hospital b."""
+    root = tmp_path_factory.mktemp("personal")
+    held = Hospitals.of(patients([60, 50, 40]), name="own", **SETTINGS)
+    held.deployed(root)
+    write_csv(root / "b.csv", held.rows["b"])
+    (root / "runs").mkdir()
+    (root / "run").rename(root / "runs" / "own")
+    return root
+
+
+def console(home, **more) -> Signed:
+    users, tokens = known_users()
+    run_index = RunIndex(home / "runs")
+    cases = SiteCases(run_index, "b", data=str(home / "b.csv"), **more)
+    return Signed(create_app(AppState(run_index, users, cases=cases)), tokens)
+
+
+def test_the_page_and_the_api_have_the_reports_sentences(home):
+    client = console(home).client("viewer")
+    found = read_deployed(Run(home / "runs" / "own").summary)
+    assert found is not None
+    text = client.get("/run", params={"run": "own"}).text
+    for sentence in describe_harm(found):
+        assert sentence in text and sentence in (home / "runs" / "own" / "report.html").read_text()
+    assert "Models that hospitals deploy" in text and "Sites with the common model" in text and "harmed hospitals" in text
+    table = client.get("/api/run/tables", params={"run": "own"}).json()[0]
+    assert {row[0] for row in table["rows"]} == {"a", "b", "c"} and table["before"][0] == describe_harm(found)[0]
+    drawn = client.get("/api/run/figure", params={"run": "own", "figure": "deployed"}).json()
+    assert len(drawn["data"][1]["y"]) == 3
+
+
+def test_a_case_is_explained_by_the_model_that_the_hospital_deploys(home):
+    own = console(home, personal=home / "state" / "b").client("clinician")
+    common = console(home).client("clinician")
+    asked = {"run": "own", "case": 3}
+    with_own, without = (client.get("/api/case", params=asked).json() for client in (own, common))
+    assert with_own["record"]["by"] == "the common model with its own intercept, which b deploys"
+    assert without["record"]["by"] == "the common model"
+    assert any("personal model, whose file stays there" in note for note in without["record"]["notes"])
+    assert with_own["record"]["probability"] != without["record"]["probability"]
+    (file,) = (home / "state" / "b").rglob(FILE)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in own.get("/case", params=asked).text
+    others = own.get("/api/case/others", params=asked).json()
+    assert any("may deploy a personal model" in line for line in others["said"])
+
+
+def test_another_hospitals_model_is_refused(home):
+    with refused("wrong-site", match="the model of a"):
+        SiteCases(RunIndex(home / "runs"), "b", data=str(home / "b.csv"), personal=home / "state" / "a").open("own")
