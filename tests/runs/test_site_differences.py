@@ -198,3 +198,20 @@ def test_sentences_are_for_clinicians():
     assert "+0.40 days per 10 years" in site_sentences(days)[0]
     classes = at(make(outcome="stroke"))
     assert "log-odds of stroke per 10 years" in site_sentences(classes)[0]
+
+
+def test_differences_are_those_of_the_event(run, tmp_path):
+    """The same patients with words as outcome, of which the event is the first: differences are of its risk too.
+
+    Rows are dealt to training by their content, so that numbers differ a little.
+    """
+    numbers = table()
+    died = np.where(numbers.column("died") == 1, "died", "survived")
+    columns = {name: numbers.column(name) for name in numbers.columns} | {"died": died}
+    plan = {**PLAN, "data": {**PLAN["data"], "event": "died"}}
+    words = gr.run(gr.Experiment.parse(plan), table=Table.from_mapping(columns, source="p.csv"), out=tmp_path / "r")
+    ours, theirs = (r.summary.personal["differences"]["west"]["features"][0] for r in (run, words))
+    assert words.summary.classes == ["died", "survived"]
+    assert [theirs[k] for k in ("difference", "low", "high", "common")] == pytest.approx(
+        [ours[k] for k in ("difference", "low", "high", "common")], rel=0.4
+    )

@@ -207,13 +207,16 @@ def _record(feature: str, effect: Effect, deviation: float, encoding: Encoding) 
     if outcome is not None and task_of(encoding) == REGRESSION and feature != WHOLE_SCORE:
         factor *= outcome.scale
     classes = encoding.classes if len(encoding.classes) > 2 else ()
+    if len(encoding.classes) == 2 and encoding.event == encoding.classes[0] and feature != WHOLE_SCORE:
+        factor = -factor  # scores are those of the last class, and the event is the first
+    low, high = sorted((factor * effect.low, factor * effect.high))
     return Difference(
         feature,
         word,
         str(classes[effect.output]) if effect.output < len(classes) else "",
         difference=factor * effect.difference,
-        low=factor * effect.low,
-        high=factor * effect.high,
+        low=low,
+        high=high,
         p=effect.p,
         differs=effect.differs,
         common=factor * effect.common,
