@@ -9,7 +9,8 @@
 
 All but heart and icu-cohort need GRANDROUNDS_DATA. For each seed the recipe runs three times: as it is, with method 'local' and
 with method 'pooled', on the same rows. A site is harmed where the deployed model is clearly worse on its test rows than the
-better of its own model and its majority class (paired bootstrap over patients, 5% level, Holm's rule over sites).
+better of its own model and its majority class (paired bootstrap over patients, 5% level, Holm's rule over sites). Sites with
+too few test rows are not tested.
 
 Client means weigh every site with test rows alike; AUROC is over sites whose test rows have both classes. "All rows" is the log
 loss of all test rows together. Majority: every patient gets the shares of the classes in the site's training rows.
@@ -38,6 +39,7 @@ from grandrounds.data.encoding import class_numbers
 from grandrounds.data.sets import diabetes
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
+from grandrounds.metrics import paired_t
 from grandrounds.runs.run import Run
 from grandrounds.site.evaluate import score
 
@@ -51,9 +53,13 @@ CASES: dict[str, Settings] = {
 }
 """The recipe of each data set, and the settings that divide it into the sites of the bar."""
 
+SSE_AGG: Settings = {"method.name": "sse-agg", "reference.rows.rows": 100, "explain.reference": "rows"}
+"""Heart alone: this method compares local models on 100 reference rows, which are then neither trained on nor tested."""
+
 ALONE: Settings = {"personal.guard": False, "personal.part": "none"}
 FIGURES = ("log_loss", "accuracy", "auroc")
 ARMS = ("common", "deployed", "local", "pooled", "majority")
+WITH_SSE_AGG = (*ARMS, "SSE-AGG, common", "SSE-AGG, deployed")
 RESAMPLES = 2000
 SPECIFICATION = "specification"
 
@@ -63,6 +69,7 @@ class Tally:
     """Results of one data set over its seeds.
 
     Attributes:
+        arms: Names of the lines of its table.
         means: Client means of each figure, by arm, one for each seed.
         totals: Log loss of all test rows, by arm, one for each seed.
         choices: How often each candidate was deployed.
@@ -70,12 +77,12 @@ class Tally:
         tested: Site-runs tested for harm.
         sites: Number of sites.
         below: Sites whose deployed model is clearly below the majority class, with seed.
-        changes: Lowest and highest change of a site's log loss, deployed less common.
-        seconds: Of runs of the recipe: as it is, and without the guard.
+        seconds: Of each run of the recipe.
     """
 
-    means: dict[str, dict[str, list[float]]] = field(default_factory=lambda: {a: {f: [] for f in FIGURES} for a in ARMS})
-    totals: dict[str, list[float]] = field(default_factory=lambda: {a: [] for a in ARMS})
+    arms: tuple[str, ...] = ARMS
+    means: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    totals: dict[str, list[float]] = field(default_factory=dict)
     choices: Counter[str] = field(default_factory=Counter)
     harmed: list[str] = field(default_factory=list)
     tested: int = 0
@@ -118,13 +125,16 @@ def tally_seed(case: str, seed: int, tally: Tally) -> None:
             "deployed": personal["per_site"],
             "majority": rate_majority(run, seed, tally),
         }
+        if "SSE-AGG, common" in tally.arms:
+            summary = run_once(case, seed, {**settings, **SSE_AGG}, out=Path(folder) / "sse-agg").summary
+            shown |= {"SSE-AGG, common": summary["per_site"], "SSE-AGG, deployed": summary.personal["per_site"]}
         for method in ("local", "pooled"):
             done = run_once(case, seed, {**settings, **ALONE, "method.name": method}, out=Path(folder) / method)
             shown[method] = done.summary["per_site"]
     for arm, per_site in shown.items():
         for figure in FIGURES:
-            tally.means[arm][figure].append(client_mean(per_site, figure))
-        tally.totals[arm].append(total_loss(per_site))
+            tally.means.setdefault(arm, {}).setdefault(figure, []).append(client_mean(per_site, figure))
+        tally.totals.setdefault(arm, []).append(total_loss(per_site))
     tally.choices.update(personal["choices"].values())
     tally.tested += len(personal["tested"])
     tally.sites = len(personal["choices"])
@@ -184,7 +194,7 @@ def describe(case: str, seeds: list[int], tally: Tally) -> Iterator[str]:
     yield ""
     yield "| arm | log loss | accuracy | AUROC | log loss, all rows |"
     yield "|---|---:|---:|---:|---:|"
-    for arm in ARMS:
+    for arm in tally.arms:
         cells = " | ".join(f"{tally.mean(arm, f):.3f}" for f in FIGURES)
         yield f"| {arm} | {cells} | {np.mean(tally.totals[arm]):.4f} |"
     yield ""
@@ -196,10 +206,10 @@ def heart_bar(tally: Tally) -> bool:
     for figure, sign in (("accuracy", 1), ("log_loss", -1), ("auroc", 1)):
         others = {arm: sign * tally.mean(arm, figure) for arm in ("local", "common", "pooled")}
         best = max(others, key=lambda arm: others[arm])
-        gap = np.array(tally.means["deployed"][figure]) - np.array(tally.means[best][figure])
+        pair = paired_t(tally.means["deployed"][figure], tally.means[best][figure])
         word = "met" if sign * tally.mean("deployed", figure) >= others[best] else "MISSED"
         met &= word == "met" or figure == "auroc"
-        span = f"{gap.mean():+.4f} (seeds: {gap.min():+.4f} to {gap.max():+.4f})"
+        span = f"{pair.difference:+.4f} (95% over seeds: {pair.low:+.4f} to {pair.high:+.4f})"
         print(f"{figure}: deployed less {best}, the best of the three: {span}: {word}")
     return met
 
@@ -268,7 +278,7 @@ def main() -> None:
         if case == SPECIFICATION:
             met &= check_specification(seeds)
             continue
-        tally = Tally()
+        tally = Tally(arms=WITH_SSE_AGG if case == "heart" else ARMS)
         for seed in seeds:
             tally_seed(case, seed, tally)
         for line in describe(case, seeds, tally):
