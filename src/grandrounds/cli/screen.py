@@ -29,7 +29,14 @@ from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
-from grandrounds.report.fairness import describe_merged, gap_table, group_tables, mitigation_table, short_group_table
+from grandrounds.report.fairness import (
+    describe_merged,
+    gap_table,
+    group_tables,
+    has_correction,
+    mitigation_table,
+    short_group_table,
+)
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.personal import deployed_table, harm_line, personal_lines
 from grandrounds.report.sections.images import maps_lines, rationale_line
@@ -499,7 +506,7 @@ def _show_fairness(console: Console, summary: RunSummary, *, verbose: bool) -> N
     if verbose:
         tables = [(f"test rows by {column}, with 95% CI", heads, rows) for column, heads, rows in group_tables(fairness)]
         tables.append((f"gaps between groups, {fairness['comparisons']} comparisons", *gap_table(fairness)))
-    if fairness.get("mitigation"):
+    if has_correction(fairness):
         tables.append((f"{fairness['mitigation']['kind']} by group: test rows before → after", *mitigation_table(fairness)))
     for title, names, lines in tables:
         view = Table(title=title)

@@ -94,6 +94,11 @@ def subgroups(request: Request, who: Viewer, run: RunName) -> list[run_view.Grou
     return run_view.group_lines(get_state(request).run_index, run)
 
 
+@router.get("/run/groups", summary="Groups of patients of a finished run: figures, gaps and a correction by group, as text")
+def groups(request: Request, who: Viewer, run: RunName) -> list[TableView]:
+    return estimates_view.groups(get_state(request).run_index, run)
+
+
 @router.get("/run/estimates", summary="The estimates of a finished run; null for a run without them")
 def estimates(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> EstimatesView | None:
     get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)

@@ -53,6 +53,7 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
         outcome_tables=run_view.outcome_tables(run_index, run),
         estimates=None if head.withdrawn else estimates_view.estimates(run_index, run),
         tables=estimates_view.tables(run_index, run),
+        fairness=estimates_view.groups(run_index, run),
     )  # fmt: skip
 
 

@@ -79,18 +79,20 @@ def fit_rules(tally: Tally, kind: str, threshold: float) -> list[GroupRule]:
         threshold: The common threshold.
 
     Returns:
-        One rule for each group; a group with fewer than `MIN_FIT` events, or rows without, has the common one.
+        One rule for each group; a group with fewer than `MIN_FIT` events, or rows without, has the common one. Nothing is
+        changed where fewer than two groups have enough: one group alone cannot be made equal to another.
     """
     negatives, positives = np.moveaxis(np.asarray(tally.histogram[:, 0], float), 1, 0)
-    _, caught = OccupiedBins.from_histogram(tally.histogram[:, 0]).count_at_least(threshold)
+    able = [g for g in range(len(negatives)) if min(negatives[g].sum(), positives[g].sum()) >= MIN_FIT]
+    if len(able) < 2:
+        return [GroupRule(threshold) for _ in negatives]
     if kind == RECALIBRATION:
-        return _shrunken_lines(negatives, positives, threshold)
-    target = float(caught.sum() / positives.sum()) if positives.sum() else 0.0
+        return _shrunken_lines(negatives, positives, able, threshold)
+    _, caught = OccupiedBins.from_histogram(tally.histogram[:, 0]).count_at_least(threshold)
+    target = float(caught.sum() / positives.sum())
     return [
-        GroupRule(threshold_for_sensitivity(positive, target), changed=True)
-        if min(negative.sum(), positive.sum()) >= MIN_FIT
-        else GroupRule(threshold)
-        for negative, positive in zip(negatives, positives, strict=True)
+        GroupRule(threshold_for_sensitivity(positive, target), changed=True) if g in able else GroupRule(threshold)
+        for g, positive in enumerate(positives)
     ]
 
 
@@ -107,20 +109,17 @@ def threshold_for_sensitivity(positive: Floats, target: float) -> float:
     return edge_probability(min(max(middle, 1), BINS - 1))
 
 
-def _shrunken_lines(negatives: Floats, positives: Floats, threshold: float) -> list[GroupRule]:
+def _shrunken_lines(negatives: Floats, positives: Floats, able: Sequence[int], threshold: float) -> list[GroupRule]:
     """Fit one slope to all groups and an intercept to each, shrunk towards the common one by its sampling error."""
     slope, common, _ = fit_line(negatives.sum(axis=0), positives.sum(axis=0))
     if not slope > 0:
         return [GroupRule(threshold) for _ in negatives]
-    able = [g for g in range(len(negatives)) if min(negatives[g].sum(), positives[g].sum()) >= MIN_FIT]
     fits = [fit_line(negatives[g], positives[g], slope) for g in able]
     shift, error = np.array([b - common for _, b, _ in fits]), np.array([e for *_, e in fits])
     weight = 1 / error**2
-    spread = 0.0
-    if len(able) > 1:  # DerSimonian and Laird's variance between groups
-        mean = float((weight * shift).sum() / weight.sum())
-        q = float((weight * (shift - mean) ** 2).sum())
-        spread = max(0.0, (q - len(able) + 1) / float(weight.sum() - (weight**2).sum() / weight.sum()))
+    mean = float((weight * shift).sum() / weight.sum())
+    q = float((weight * (shift - mean) ** 2).sum())  # DerSimonian and Laird's variance between groups
+    spread = max(0.0, (q - len(able) + 1) / float(weight.sum() - (weight**2).sum() / weight.sum()))
     own = dict(zip(able, (shift * spread / (spread + error**2)).tolist(), strict=True))
     return [GroupRule(threshold, slope, common + own.get(g, 0.0), changed=g in own) for g in range(len(negatives))]
 

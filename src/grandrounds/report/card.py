@@ -27,6 +27,7 @@ from grandrounds.report.document import (
     text_cell,
 )
 from grandrounds.report.estimates import read_estimates
+from grandrounds.report.fairness import describe_gaps, describe_mitigation, short_group_table
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, task_of_run
 from grandrounds.report.page import findings_section, subgroup_table
 from grandrounds.report.sections.estimates import estimates_table
@@ -193,9 +194,15 @@ def _worst(summary: RunSummary) -> str:
 
 
 def _subgroups(summary: RunSummary) -> str:
+    if summary.fairness:
+        sentences = [*describe_gaps(summary.fairness), *describe_mitigation(summary.fairness)]
+        heads, rows = short_group_table(summary.fairness)
+        return table([*map(escape, heads)], [[td(escape(cell)) for cell in row] for row in rows]) + "".join(
+            f"<p>{escape(sentence)}</p>" for sentence in sentences
+        )
     if not summary.subgroups:
         return (
-            "<p class='warn'>No subgroup was evaluated. Set evaluation.subgroup to a column before this model is used.</p>"
+            "<p class='warn'>No subgroup was evaluated. Set evaluation.subgroups to columns before this model is used.</p>"
         )
     if not is_classification(summary):
         head, groups = outcome_groups(summary)

@@ -20,6 +20,7 @@ from grandrounds.report.estimates import common_estimate, forest_names, read_est
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.differences import differences_forest
+from grandrounds.report.figures.groups import group_gaps
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.privacy import spending_figure
@@ -125,7 +126,7 @@ def _cohorts(run: RunRecord) -> Figure | None:
     return figures.cohorts_over_rounds(run.rounds) if grouped else None
 
 
-def _from_summary(key: str, make: Callable[[Any], Figure]) -> Draw:
+def _from_summary(key: str, make: Callable[[Any], Figure | None]) -> Draw:
     return lambda run: make(run.summary[key]) if run.summary is not None and run.summary.get(key) else None
 
 
@@ -278,11 +279,11 @@ def _risk_card(run: RunRecord) -> Figure | None:
 
 
 (
-    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, DEPLOYED, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST,
-    PRIVACY,
+    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, DEPLOYED, TRAINING, CALIBRATION, GROUPS, WEIGHTS, EXPLANATIONS, TRUST, IMAGES,
+    COST, PRIVACY,
 ) = (
-    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Deployed models", "Training", "Calibration", "Weights",
-    "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
+    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Deployed models", "Training", "Calibration",
+    "Groups of patients", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
@@ -302,6 +303,7 @@ FIGURES: dict[str, Entry] = {
     "local": Entry(TRAINING, _local, wide=True),
     "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
     "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),
+    "group-gaps": Entry(GROUPS, _from_summary("fairness", group_gaps), wide=True),
     "weights": Entry(WEIGHTS, _weights, wide=True),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),
     "disagreement": Entry(WEIGHTS, _signal("disagreement", figures.disagreement_over_rounds)),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grandrounds.metrics.fairness import is_defined
+from grandrounds.metrics.mitigation import MIN_FIT
 
 Values = Mapping[str, Any]
 
@@ -18,7 +19,7 @@ LABELS = {
     "ppv": "PPV",
     "alert_rate": "alert rate",
     "auroc": "AUROC",
-    "calibration": "observed minus expected risk",
+    "calibration": "observed minus expected",
     "observed_expected": "observed / expected",
     "brier": "Brier score",
     "log_loss": "log loss",
@@ -73,10 +74,16 @@ def describe_gaps(fairness: Values) -> list[str]:
 
 def describe_gap(gap: Values) -> str:
     """Describe one gap: the figure, the two groups, the difference and its 95% interval."""
+    name = "observed minus expected risk" if gap["metric"] == "calibration" else LABELS.get(gap["metric"], gap["metric"])
     return (
-        f"{LABELS.get(gap['metric'], gap['metric'])} of {gap['column']} '{gap['group']}' against '{gap['reference']}' "
+        f"{name} of {gap['column']} '{gap['group']}' against '{gap['reference']}' "
         f"{gap['difference']:+.3g} (95% CI {gap['low']:+.3g} to {gap['high']:+.3g})"
     )
+
+
+def has_correction(fairness: Values) -> bool:
+    """Tell whether a group has a rule of its own."""
+    return any(group.get("changed") for group in (fairness.get("mitigation") or {"groups": {}})["groups"].values())
 
 
 def describe_mitigation(fairness: Values) -> list[str]:
@@ -91,12 +98,17 @@ def describe_mitigation(fairness: Values) -> list[str]:
         for name in ("sensitivity", "ppv", "accuracy", "net_benefit")
         if is_defined(before.get(name)) and is_defined(after.get(name))
     )
-    measure = "sensitivity" if m["kind"] == "thresholds" else "observed minus expected risk"
+    measure = "sensitivity" if m["kind"] == "thresholds" else "observed minus expected risk"  # calibration in the large
     gap = ""
     if is_defined(m["largest_gap"]["before"]) and is_defined(m["largest_gap"]["after"]):
         gap = f" The largest difference in {measure} was {m['largest_gap']['before']:.3f} and is {m['largest_gap']['after']:.3f}."
     lines = [f"{kind} of {m['column']}, chosen on validation rows, changes test rows of all groups: {changes}.{gap}"]
     unchanged = [name for name, group in m["groups"].items() if not group.get("changed")]
+    if not has_correction(fairness):
+        return [
+            f"No correction by {m['column']}: fewer than two groups have {MIN_FIT} events and {MIN_FIT} other rows among "
+            "validation rows. More of them (split.val) allow one."
+        ]
     if unchanged:
         lines.append(f"With the common rule, for too few validation rows: {_listed(unchanged)}.")
     return lines
@@ -149,11 +161,11 @@ def short_group_table(fairness: Values) -> tuple[list[str], list[list[str]]]:
 
 def gap_table(fairness: Values, most: int | None = None) -> tuple[list[str], list[list[str]]]:
     """Tabulate the gaps as text, the clearest first: heads and rows."""
-    heads = ["column", "group", "against", "figure", "gap (95% CI)", "p", "p (Holm)", "flag"]
+    heads = ["group", "against", "figure", "gap (95% CI)", "p", "p (Holm)", "flag"]
     gaps = sorted(fairness.get("gaps", ()), key=lambda g: g["p"])
     rows = [
         [
-            g["column"], g["group"], g["reference"], LABELS.get(g["metric"], g["metric"]),
+            f"{g['column']}: {g['group']}", g["reference"], LABELS.get(g["metric"], g["metric"]),
             f"{g['difference']:+.3f} ({g['low']:+.3f} to {g['high']:+.3f})", p_text(g["p"]), p_text(g["p_holm"]),
             "clear" if g["flagged"] else "excludes zero alone" if g["excludes_zero"] else "",
         ]

@@ -56,6 +56,7 @@ from grandrounds.report.sections.description import survival_section, table_one_
 from grandrounds.report.sections.differences import differences_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
+from grandrounds.report.sections.fairness import fairness_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section, outcome_tiles
@@ -111,6 +112,7 @@ def report_page(
         *survival_section(summary, charts),
         *deployed_section(summary, charts),
         *_performance(summary, charts),
+        *fairness_section(summary, charts),
         *([] if summary.get("estimates") else model_section(model)),
         *explanations_section(explanations, charts, task=task_of_run(summary)),
         *differences_section(summary, charts),

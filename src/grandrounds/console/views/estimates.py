@@ -1,4 +1,4 @@
-"""Estimates and tables of a run: coefficients with intervals, the facts of the fit, Table 1 and survival."""
+"""Estimates and tables of a run: coefficients with intervals, the facts of the fit, Table 1, survival, groups of patients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from grandrounds.console.views.run import load_record
 from grandrounds.report.deployed import deployed_table, read_deployed
 from grandrounds.report.differences import differences_table
 from grandrounds.report.estimates import disclosure_sentence, fact_rows, read_estimates, table_head, table_rows
+from grandrounds.report.fairness import (
+    describe_gaps,
+    describe_merged,
+    describe_mitigation,
+    gap_table,
+    group_tables,
+    has_correction,
+    mitigation_table,
+)
 from grandrounds.report.sections.estimates import intro
+from grandrounds.report.sections.fairness import CAVEAT, MOST_GAPS
 from grandrounds.report.tables import heterogeneity_table, read_survival, read_table_one, survival_table, table_one
 
 
@@ -56,6 +66,28 @@ def tables(run_index: RunIndex, name: str) -> list[TableView]:
         )
         for t in found
     ]
+
+
+def groups(run_index: RunIndex, name: str) -> list[TableView]:
+    """Return the tables of groups of patients of a finished run: a column each, the gaps, and a correction with its cost."""
+    summary = load_record(run_index, name).summary
+    fairness = {} if summary is None else summary.fairness
+    if not fairness:
+        return []
+    shown = [
+        TableView(title=f"Groups by {column}, 95% intervals", head=heads, rows=rows, names=1, before=[], notes=[])
+        for column, heads, rows in group_tables(fairness)
+    ]
+    shown[-1].notes.extend(describe_merged(fairness))
+    heads, rows = gap_table(fairness, MOST_GAPS)
+    if rows:
+        before = describe_gaps(fairness)
+        shown.append(TableView(title="Gaps between groups", head=heads, rows=rows, names=3, before=before, notes=[]))
+    if has_correction(fairness):
+        heads, rows = mitigation_table(fairness)
+        before, title = describe_mitigation(fairness), "Correction by group, test rows before → after"
+        shown.append(TableView(title=title, head=heads, rows=rows, names=2, before=before, notes=[CAVEAT]))
+    return shown
 
 
 def estimates(run_index: RunIndex, name: str) -> EstimatesView | None:
