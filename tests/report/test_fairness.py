@@ -38,7 +38,7 @@ def test_the_sentence_says_what_is_clear_and_what_may_be_chance():
         "No gap between groups excludes zero (2 comparisons of groups by sex)."
     ]
     alone = describe_gaps(fairness(gap(), gap("ppv", alone=True, p=0.02)))[0]
-    assert alone.startswith("No gap between groups is clear after Holm's correction for 2 comparisons of groups by sex. 1 excludes")
+    assert alone.startswith("No gap between groups is clear after Holm's correction for 2 comparisons of groups by sex.")
     assert "PPV of sex '<b>f' against 'm' -0.2 (95% CI -0.3 to -0.1); it may be chance." in alone
     clear, more = describe_gaps(fairness(gap(flagged=True, p=0.001), gap("ppv", alone=True, p=0.02)))
     assert clear.startswith("1 clear gap between groups after Holm's correction for 2 comparisons of groups by sex: sensitivity")
