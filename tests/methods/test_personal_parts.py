@@ -410,6 +410,15 @@ def test_parts_that_make_no_sense_are_refused_in_a_sentence(
     assert refused.value.code == "method-does-not-fit" and "\n" not in str(refused.value)
 
 
+def test_every_part_is_listed_with_its_meaning() -> None:
+    from typing import get_args
+
+    from grandrounds.methods.personal.options import PersonalOptions
+    from grandrounds.methods.personal.parts import CHOICES, PARTS
+
+    assert {"none", *PARTS} == set(get_args(PersonalOptions.model_fields["part"].annotation)) and set(PARTS) <= set(CHOICES)
+
+
 def test_survival_has_no_intercept(tmp_path: Any) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "survival.csv"

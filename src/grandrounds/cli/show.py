@@ -79,6 +79,12 @@ def _staleness() -> dict[str, str]:
     return RULES
 
 
+def _personal() -> dict[str, str]:
+    from grandrounds.methods.personal.parts import PARTS
+
+    return PARTS
+
+
 def _proposals() -> dict[str, str]:
     from grandrounds.methods.veil.server import SELECTIONS
 
@@ -111,6 +117,7 @@ KINDS: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
     "robust": (_robust, "rules of robust aggregation: method.robust"),
     "stability": (_stability, "local regularizers: method.stability"),
     "staleness": (_staleness, "weights of late answers in asynchronous methods: method.staleness"),
+    "personal": (_personal, "parts of the model that each site has for itself: personal.part"),
     "proposals": (_proposals, "rules of feature selection in VEIL: method.veil.selection"),
     "explainers": (_explainers, "feature attribution methods: explain.sketch"),
     "attacks": (_attacks, "attacks that sites can simulate: [[attacks]]"),

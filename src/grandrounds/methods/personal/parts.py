@@ -23,6 +23,16 @@ HEAD, DITTO, APFL, FINETUNE = "head", "ditto", "apfl", "finetune"
 CHOICES = (COMMON, INTERCEPT, RECALIBRATION, HEAD, DITTO, APFL, FINETUNE, OWN, MAJORITY)
 """Every candidate by name; answers carry its place in this list."""
 
+PARTS = {
+    INTERCEPT: "the site's own intercept, shrunk towards the common one; fitted after the rounds",
+    RECALIBRATION: "slope and intercept of the scores, shrunk; fitted after the rounds",
+    HEAD: "the last layer, trained in every round; only the layers before it are sent (FedRep, Collins et al. 2021)",
+    DITTO: "a model of the site's own, trained in every round with a pull towards the common one (Ditto, Li et al. 2021)",
+    APFL: "a model of the site's own, trained in every round within a mixture with the common one (APFL, Deng et al. 2020)",
+    FINETUNE: "the common model, trained further at the site after the rounds",
+}
+"""Personal parts with what a site trains and keeps."""
+
 IN_ROUNDS = (HEAD, DITTO, APFL)
 """Parts that sites train in every round, beside the common model."""
 
