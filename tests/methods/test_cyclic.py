@@ -45,6 +45,13 @@ def test_the_order_is_drawn_anew_for_each_cycle():
     assert len(orders) > 1
 
 
+def test_the_order_does_not_depend_on_how_sites_are_listed():
+    method = build_method(*sections({"name": "cyclic", "rounds": 9}))
+    for number in range(1, 4):
+        asked = {next(method.round(Server(number, np.zeros(1), sites, 3))).to for sites in (SITES, SITES[::-1])}
+        assert len(asked) == 1
+
+
 def test_a_site_that_is_away_is_passed_over():
     site, *_ = turn(1, np.zeros(1))
     others = tuple(s for s in SITES if s != site)

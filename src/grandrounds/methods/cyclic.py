@@ -28,8 +28,8 @@ class Cyclic(FedAvg):
     def select_sites(self, server: Server) -> Generator[Ask, Answers, Selection]:
         """Select the site whose turn it is; one that is away is passed over."""
         cycle, turn = divmod(server.round - 1, len(server.sites))
-        rng = generator(server.seed, purpose="cycle", round=cycle)
-        order = [server.sites[k] for k in rng.permutation(len(server.sites))]
+        names = sorted(server.sites)  # a simulation and a consortium may list them in another order
+        order = [names[k] for k in generator(server.seed, purpose="cycle", round=cycle).permutation(len(names))]
         present = [s for s in (*order[turn:], *order[:turn]) if s in server.available_sites]
         yield from ()
         why = f"turn {turn + 1} of {len(order)} in cycle {cycle + 1}: {present[0]} trains the model"
