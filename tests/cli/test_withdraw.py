@@ -53,6 +53,9 @@ def test_the_option_uses_the_model_all_the_same(folder):
     assert rounds("report", run, "--withdrawn", cwd=root).returncode == 0
     assert "WITHDRAWN" in rounds("show", run, cwd=root).stdout
     assert rounds("audit", "verify", run, cwd=root).returncode == 0
+    now = f"{run}-without-va"
+    assert f"repeats {run.name} without va" in rounds("show", now, cwd=root).stdout
+    assert "membership attack on va" in rounds("attack", now, cwd=root).stdout
 
 
 def test_bad_input_ends_with_exit_code_2(folder):

@@ -39,7 +39,8 @@ def attack(
     The loss-threshold attack compares the model's loss on training rows and on test rows. With --shadows, LiRA compares
     it with shadow models that were trained with or without a row. Run it where the data are. It writes RUN/attacks.json
     and updates the report. If it is interrupted, run the same command again: finished shadow runs are not repeated.
-    Without --shadows, LiRA results of an earlier attack are kept.
+    Without --shadows, LiRA results of an earlier attack are kept. Of a run that `rounds withdraw` made, the rows of the site
+    that withdrew are attacked as well, if the earlier run lies beside it.
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
@@ -56,7 +57,26 @@ def attack(
         echo(json.dumps(values))
         return
     _show(membership)
+    for sentence in _attack_withdrawn(finished_run):
+        echo(sentence)
     echo(f"saved: {path}")
+
+
+def _attack_withdrawn(run: Run) -> list[str]:
+    """Attack the rows of a site that withdrew from the earlier run, where that lies beside this run and can be read."""
+    from grandrounds.analysis.membership.withdrawal import prove_withdrawal
+    from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run import Run as _Run
+
+    withdrawal = run.summary.withdrawal
+    earlier = run.folder.absolute().with_name(Path(str(withdrawal.get("repeats", {}).get("folder", ""))).name or "none")
+    if not withdrawal or not (earlier / "checkpoint").is_dir():
+        return []
+    try:
+        before = _Run(earlier, trust_code=run.trust_code, withdrawn=True)
+        return prove_withdrawal(before, run, str(withdrawal["site"])).sentences()
+    except BadInput as e:
+        return [f"the rows of {withdrawal['site']} were not attacked: {e}"]
 
 
 def _run_attack(run: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:

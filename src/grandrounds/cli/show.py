@@ -213,6 +213,9 @@ def show(
     finished_run, console = Run(run, trust_code=trust_code, withdrawn=withdrawn or not model), Terminal()  # figures are a record
     if finished_run.withdrawn is not None and not as_json:
         console.print(warn(f"WITHDRAWN: {finished_run.withdrawn.sentence}; this model is not valid any more"), soft_wrap=True)
+    if finished_run.finished and finished_run.summary.withdrawal and not as_json:
+        facts = finished_run.summary.withdrawal
+        console.print(f"repeats {facts['repeats']['folder']} without {facts['site']}, which withdrew", soft_wrap=True)
     if model:
         _show_model(finished_run, site, as_json=as_json)
     elif round_ is not None:

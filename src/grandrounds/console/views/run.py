@@ -178,7 +178,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
             },
             "has_shapes": bool(summary.get("shapes")) and run.withdrawn is None,
             "has_card": bool(summary.get("card")) and run.withdrawn is None,
-            "warnings": list(summary.warnings),
+            "warnings": [*_repetition(summary), *summary.warnings],
             "statement": str(summary.privacy["statement"]),
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
@@ -204,6 +204,12 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         figures=places,
         **scores,
     )
+
+
+def _repetition(summary: RunSummary) -> list[str]:
+    """State that a run repeats an earlier one without a site that withdrew."""
+    facts = summary.withdrawal
+    return [f"this run repeats {facts['repeats']['folder']} without {facts['site']}, which withdrew"] if facts else []
 
 
 def _has_drift(summary: RunSummary, kind: str) -> bool:
