@@ -21,7 +21,7 @@ from grandrounds.methods.personal.server import VARIANCES
 from grandrounds.methods.personal.site import FILE, digest_model
 from grandrounds.protocol.messages import Ask, AskId
 from tests.command import rounds
-from tests.engine.disturbed import B, Disturbed, Passing
+from tests.engine.disturbed import B, Disturbed, Killed, Passing
 from tests.engine.hospitals import PLAIN, Hospitals
 from tests.engine.memory_transport import MemoryTransport
 from tests.engine.test_hospitals import write_csv
@@ -90,16 +90,17 @@ def test_under_a_budget_only_that_a_model_was_fitted_leaves(tmp_path):
     assert personal_files(tmp_path / "state").keys() == set(held.rows)
 
 
-@pytest.mark.parametrize("part", ["intercept", "finetune"])
+@pytest.mark.parametrize("part", ["intercept", "finetune", "head", "ditto"])
 def test_no_personal_parameter_is_on_the_wire(part, tmp_path, monkeypatch):
     seen = wire(monkeypatch)
     held = hospitals(model={"name": "mlp", "hidden": [6]}, personal={"part": part, "epochs": 2})
-    held.deployed(tmp_path)
+    sent = held.deployed(tmp_path).model
+    common, first = sent.theta, sent.net.init(held.seed, sent.theta.dtype)
     everything = b"".join(seen)
     for arrays in personal_files(tmp_path / "state").values():
-        common, deployed = arrays["common"], arrays["deployed"]
+        deployed = arrays["deployed"]
         assert common.tobytes()[:16] in everything, "the common model is sent, so the search finds what is there"
-        own = np.flatnonzero(common != deployed)
+        own = np.flatnonzero((common != deployed) & (first != deployed))  # some entries never move from where all began
         assert len(own), "the model is personal"
         for dtype in (np.float32, np.float64):
             for start in own.tolist():
@@ -152,6 +153,24 @@ def test_a_keeper_that_starts_again_has_its_personal_model(done, tmp_path, quick
     told = held.deployed(tmp_path, post).summary.personal
     assert ended == ["personal.harm", "evaluate"]
     assert told == done[0].summary.personal
+
+
+def test_a_server_that_is_killed_after_the_choice_resumes_to_the_same_models(done, tmp_path, quick):
+    held = hospitals(**GUARD)
+    post = Disturbed.of(held.keepers(tmp_path / "state"), quick)
+
+    def before(passing: Passing) -> None:
+        if passing.address == B and passing.asks_for("personal.harm"):
+            raise Killed
+
+    post.before = before
+    with pytest.raises(Killed):
+        held.deployed(tmp_path, post)
+    post.before = lambda _: None
+    run, folder = done
+    assert held.deployed(tmp_path, post, resume=True).summary.personal == run.summary.personal
+    for site, arrays in personal_files(tmp_path / "state").items():
+        np.testing.assert_array_equal(arrays["deployed"], personal_files(folder / "state")[site]["deployed"])
 
 
 def test_a_hospital_uses_its_personal_model_after_the_run(tmp_path):
