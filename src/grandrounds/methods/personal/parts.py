@@ -64,7 +64,7 @@ RIDGE = 1.0
 """Penalty on the coefficients of a linear model of a hospital's own, as in scikit-learn (C = 1), on scaled columns."""
 
 _SLOPE_VARIANCE = 1.0
-_STEPS, _SMALL, _CLOSE = 50, 1e-9, 1e-11
+_STEPS, _SMALL, _CLOSE = 50, 1e-9, 1e-6
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _NODE_WEIGHTS = _NODE_WEIGHTS / np.sqrt(2 * np.pi)
 _MANY = 2000  # rows beyond which Laplace's term is exact enough
@@ -154,8 +154,11 @@ def minimise(
     for _ in range(_STEPS):
         first, second = derivatives(loss, offset + design @ w, t)
         gradient = flat.T @ (by_row[:, None] * first).ravel() + precision * w
-        curved = flat * second[:, :, 0] if design.shape[1] == 1 else (second @ design).reshape(-1, q)
-        curvature = flat.T @ (np.repeat(by_row, design.shape[1])[:, None] * curved) + np.diag(precision)
+        if design.shape[1] == 1:
+            rooted = flat * np.sqrt(by_row * second[:, 0, 0])[:, None]
+            curvature = rooted.T @ rooted + np.diag(precision)  # a symmetric product takes half the time
+        else:
+            curvature = flat.T @ (by_row[:, None, None] * (second @ design)).reshape(-1, q) + np.diag(precision)
         if not np.isfinite(gradient).all() or np.abs(gradient).max() < _SMALL:
             break
         step = np.linalg.solve(curvature + 1e-10 * np.eye(q), gradient)
@@ -166,7 +169,7 @@ def minimise(
             break
         w = w - size * step
         value = total(w)
-        if np.abs(size * step).max() < _CLOSE:
+        if size == 1 and np.abs(step).max() < _CLOSE:  # the next step would be of the order of its square
             break
     return w, curvature, value
 

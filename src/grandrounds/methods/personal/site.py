@@ -347,7 +347,7 @@ class PersonalSite(SitePlugin):
         outcome = self.site.stack.outcome
         task = CLASSIFICATION if outcome is None else outcome.task
         text = json.dumps({"deployed": f"This site deploys {describe_choice(str(facts['choice']), task)}.", **facts}, indent=1)
-        write_atomic(folder / READABLE, f"{text}\n".encode())
+        write_atomic(folder / READABLE, f"{text}\n".encode(), durable=False)
 
     def arrays(self) -> Mapping[str, Array]:
         kept = {"deployed": self.site.personal_models, "harm": self._harm_by_site}
