@@ -19,8 +19,10 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.methods.personal.training import PartTrainer, body_of, head_of
+from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
+from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig
 from tests.support import slow
@@ -408,6 +410,23 @@ def test_parts_that_make_no_sense_are_refused_in_a_sentence(
     with pytest.raises(BadInput, match=words) as refused:
         gr.run(gr.Experiment.parse(plan), out=tmp_path / "run")
     assert refused.value.code == "method-does-not-fit" and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("terms", [{"rate": 0.2, "clip": 1.0, "noise": 1.0}, {"longest": 1.0}])
+def test_a_site_refuses_a_head_under_a_mechanism_whatever_the_server_says(terms: dict[str, float]) -> None:
+    ran = Rounds("head")
+    values = {"seed": 0, "round": 1, "lr": 0.1, "batch": 8, "model": ran.theta, **terms}
+    ask = Ask("train", shared=values, report=("model",), id=AskId("test", 1, 1))
+    with pytest.raises(BadInput, match="trained without noise"):
+        ran.host.answer(ask, np.arange(4))
+
+
+def test_nobody_is_asked_for_a_spread_that_no_candidate_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    asked: list[str] = []
+    answer = SiteHost.answer
+    monkeypatch.setattr(SiteHost, "answer", lambda self, ask, members: (asked.append(ask.task), answer(self, ask, members))[1])
+    gr.run(experiment("ditto", method={"rounds": 1}), out=tmp_path / "run")
+    assert "personal" in asked and "personal.spread" not in asked
 
 
 def test_every_part_is_listed_with_its_meaning() -> None:

@@ -41,7 +41,7 @@ from grandrounds.methods.personal.differences import (
     why_untested,
 )
 from grandrounds.methods.personal.parts import COMMON
-from grandrounds.methods.personal.server import PersonalResult, is_personal, personalize
+from grandrounds.methods.personal.server import PersonalResult, fits_intercepts, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import metrics_of
 from grandrounds.metrics.local_models import local_summary
@@ -446,7 +446,7 @@ class Finalizer:
             "guard": result.guard,
             "rows": result.rows,
             "spread": result.spread,
-            "estimated": not private and plan.personal.spread is None and plan.personal.part != "head",
+            "estimated": not private and plan.personal.spread is None and fits_intercepts(plan),
             "stays": private,
             **({"missing": dict(result.missing)} if result.missing else {}),
         }

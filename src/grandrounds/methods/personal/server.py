@@ -15,7 +15,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.personal.guard import LEVEL
-from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS, loss_of
+from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS, INTERCEPT, RECALIBRATION, loss_of
 from grandrounds.models import Model
 from grandrounds.models.losses import SQUARED
 from grandrounds.models.protocol import COLUMN_KERNELS
@@ -73,6 +73,12 @@ def is_personal(plan: Plan) -> bool:
     """Return True if a plan has personal parts or a guard with something to guard; a plan of an earlier version has neither."""
     settings = plan.get("personal")
     return settings is not None and (settings.part != "none" or (settings.guard and not unguarded(plan)))
+
+
+def fits_intercepts(plan: Plan) -> bool:
+    """Return True if sites fit an intercept: as their part, or for the guard, which has none for a head of a site's own."""
+    p = plan.personal
+    return p.part in (INTERCEPT, RECALIBRATION) or bool(p.guard and p.part != HEAD)
 
 
 def unguarded(plan: Plan) -> str:
@@ -164,8 +170,8 @@ def personalize(
     """
     p = plan.personal
     rows, spread, weights = guard_rows(plan, model), p.spread, config.get("class_weight")
-    if spread is None and p.part == HEAD:
-        spread = 0.0  # no candidate has an intercept of its own
+    if spread is None and not fits_intercepts(plan):
+        spread = 0.0
     if spread is None:
         estimated = estimate_spread(served, sites, loss=loss_of(model), rows=rows, class_weight=weights)
         spread = PRIVATE_SPREAD if private else (yield from estimated)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal.parts import APFL, DITTO, FINETUNE, HEAD
 from grandrounds.models import Model
 from grandrounds.models.optimizers import is_scale_free
@@ -173,6 +174,12 @@ class TrainedParts(SitePlugin):
         """Train the head first; the run's own training then starts with it and leaves it as it is."""
         if not self._trains(request, HEAD):
             return job
+        if self.site.withheld_splits or request.config.rate or request.config.longest:
+            raise BadInput(
+                "a head of the site's own is trained without noise, and the layers that leave depend on it: refused because "
+                "privacy.mechanism is set",
+                code="raw-release",
+            )
         head, members = head_of(self.site.prepared_model()), request.members
         start = _each(request.start, members)
         stored = self.site.states.read(OWN, members)
