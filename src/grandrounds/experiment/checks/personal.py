@@ -100,9 +100,10 @@ def refuse_without_validation(model: Any, plan: Plan, *, rows: int) -> None:
     if not p.guard and p.part not in _LINES:
         return
     setting = "personal.guard" if p.guard else "personal.part"
+    off = "false" if p.guard else "'none'"
     why = "personal.rows is 'validation'" if p.rows != "auto" else f"model '{plan.model.name}' can memorise its training rows"
     raise BadInput(
-        f"{setting} needs validation rows, because {why}, and the split has none: set split.val above 0",
+        f"{setting} needs validation rows, because {why}, and the split has none: set split.val above 0, or {setting} = {off}",
         code="no-validation-rows",
     )
 
