@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.support import slow
 
+from grandrounds.core.errors import BadInput
 from grandrounds.runs.run import run_plan
 from grandrounds.site import batches
 from grandrounds_studies import studies
@@ -68,6 +69,11 @@ def test_the_protocol_has_flambys_constants():
     assert all((s["beta1"], s["beta2"], s["tau"], s["v0"]) == (0.9, 0.999, 1e-8, 0.0) for s in servers.values())
     assert not any(s["bias_correction"] for s in servers.values())
     assert rates["FedProx"]["method"]["mu"] == 0.01
+
+
+def test_a_sixth_seed_is_refused():
+    with pytest.raises(BadInput, match="42 to 46"):
+        STUDY.plan(Cell(POINT, "FedAvg", 5))
 
 
 def test_majority_classes_are_those_of_training_rows():

@@ -129,6 +129,25 @@ def test_a_failing_run_is_named(tmp_path):
         run_all({"bad": plan}, tmp_path, jobs=1, progress=lambda name, run: None)
 
 
+def test_runs_in_this_process_go_on_after_a_failure_and_resume_in_their_own(tmp_path):
+    plans = {seed: gr.Experiment.parse({**BASE, "seed": seed}).plan() for seed in (0, 1)}
+    bad = gr.Experiment.parse({**BASE, "engine": {"min_sites": 10, "faults": {"drop": 0.9}}}).plan()
+    failed, done = [], []
+    made = run_all(
+        {"0": plans[0], "bad": bad, "1": plans[1]},
+        tmp_path,
+        jobs=2,
+        progress=lambda name, run: done.append(name),
+        failed=lambda name, error: failed.append(str(error)),
+        here=True,
+    )
+    assert done == ["0", "1"] and failed[0].startswith("bad: round 1: only") and len(made) == 2
+    expected = made[1].summary["final"]
+    (tmp_path / "1" / "summary.json").unlink()
+    again = run_all({"1": plans[1]}, tmp_path, jobs=1, progress=lambda name, run: None, here=True)
+    assert again[0].summary["final"] == expected
+
+
 def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
     check_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
     check_metrics(("personal_log_loss", "personal_worst_site_accuracy", "harmed_sites"), ())

@@ -65,6 +65,10 @@ def test_a_site_that_is_away_is_passed_over():
         ({"privacy": {"mechanism": "client", "noise": 1.0, "public_counts": True}}, "method-does-not-fit"),
         ({"method": {"name": "cyclic", "select": {"rule": "random", "fraction": 0.5}}}, "method-does-not-fit"),
         ({"train": {"continue_epoch": True}}, "method-does-not-fit"),
+        (
+            {"train": {"continue_epoch": True, "steps": 2}, "privacy": {"mechanism": "dp-sgd", "noise": 1.0}},
+            "privacy-does-not-fit",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, code, tmp_path):

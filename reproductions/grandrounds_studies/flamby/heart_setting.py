@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.errors import BadInput
 from grandrounds.data.sets.fed_heart import NAME, SCALED
 from grandrounds_studies.flamby.published import SEEDS
 from grandrounds_studies.study import Arm, Point, Repeats
@@ -38,7 +39,7 @@ _AS_RECORDED = {"name": NAME, "scale": "standard"}
 
 def _count_turns(i: int) -> int:
     """Count the turns of centre 0 in 15 rounds of FLamby's Cyclic, whose order of centres is drawn anew for each cycle."""
-    rng = np.random.default_rng(SEEDS[i])
+    rng = np.random.default_rng(SEEDS[0] + i)
     order = [int(k) for _ in range(-(-ROUNDS // CENTRES)) for k in rng.permutation(CENTRES)]
     return order[:ROUNDS].count(0)
 
@@ -88,6 +89,8 @@ OTHERS = (TRANSFER, MAJORITY, *GUARDED, COMMON, OURS, ONE_SCALE_COMMON, ONE_SCAL
 
 def _seeded(i: int) -> dict[str, Any]:
     """Return the settings of the i-th of FLamby's seeds: the initial weights and the order of rows follow from it."""
+    if i >= len(SEEDS):
+        raise BadInput(f"flamby/heart has FLamby's {len(SEEDS)} seeds, 42 to 46: give --seeds {len(SEEDS)} or fewer")
     seed = SEEDS[i]
     return {"seed": seed, "model": {"weights": str(START / f"seed{seed}.safetensors")}}
 

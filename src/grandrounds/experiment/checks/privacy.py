@@ -218,6 +218,8 @@ def _sampled(plan: Plan) -> Iterator[str]:
     regulariser = regularizer_class(plan.method).name
     if plan.train.noise:
         yield "train.noise cannot be combined with DP-SGD, which adds its own noise: set train.noise = 0"
+    if plan.train.get("continue_epoch", False):
+        yield "train.continue_epoch goes on in shuffled rows, and DP-SGD draws rows anew in each step: set it to false"
     if regulariser not in _STEPS:
         yield f"stability '{regulariser}' is not covered by DP-SGD: use {', '.join(_STEPS)}"
     yield from dp_sgd_refusals(plan)
