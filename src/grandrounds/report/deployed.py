@@ -179,7 +179,7 @@ def describe_rule(found: Deployed) -> list[str]:
     lines = []
     if found.settings["guard"]:
         rows = f"training rows in {FOLDS} folds" if found.settings.get("rows") == "train" else "validation rows"
-        default = IN_WORDS[HEAD if found.settings["part"] == HEAD else INTERCEPT]
+        default = IN_WORDS[HEAD] if found.settings["part"] == HEAD else f"{IN_WORDS[INTERCEPT]}, else {IN_WORDS[COMMON]},"
         lines.append(
             f"The guard: each hospital compared its candidates on its own {rows}. It keeps {default} unless another has a loss "
             f"that is lower by two standard errors over {LEAST} patients or more."
