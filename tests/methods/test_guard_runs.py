@@ -16,10 +16,11 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods.personal import server
 from grandrounds.methods.personal.parts import CHOICES
-from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite
+from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite, PersonalTerms
+from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.run import Run, resume, run
 from grandrounds.site.host import SiteHost
-from tests.support import bright_squares, patients, refused, slow
+from tests.support import bright_squares, patients, ready, refused, slow, stack
 
 SIZES = [400, 350, 300]
 GUARD = {"guard": True}
@@ -72,6 +73,7 @@ def test_a_site_with_its_own_level_gets_its_own_intercept(tmp_path: Path) -> Non
         assert 0 < same["test"]["p_value"] <= 1 and same["spread"] == personal["spread"] > 0.3
         assert np.array_equal(made.model_for(site).theta, arrays["deployed"])
         assert np.array_equal(made.model.theta, arrays["common"])
+    assert b"at_sites" not in (made.folder / "ledger.db").read_bytes()  # hashes would let others test guesses
     sent = "each site sent sums for the spread of intercepts, the name of its choice, yes or no to harm and figures of its"
     assert sent in made.summary.privacy["statement"]
 
@@ -220,6 +222,38 @@ def test_a_private_run_asks_for_nothing_but_a_yes(tmp_path: Path, monkeypatch: p
     assert set(listed) == {"training"} and len(listed) == 1  # the models of the rounds, and nothing more
 
 
+def test_a_site_under_a_budget_refuses_what_a_server_may_not_ask() -> None:
+    """Whatever the server says of the plan: a site that withholds its rows answers with `fitted` alone."""
+    engine, _ = ready(stack([40, 40]))
+    host, members = engine.hosts[0], np.arange(2)
+    host.withheld_splits = ("train", "val")
+    theta = host.prepared_model().init(0)
+    terms = {"part": "none", "guard": 1, "rows": "train", "variance": 0.25, "epochs_own_part": 1, "epochs_own_model": 1,
+             "strength": 0.1, "mixture": 0.5, "seed": 0, "round": 1, "lr": 0.1, "model": theta}  # fmt: skip
+    id = AskId("test", 1, 0)
+    assert set(host.answer(Ask("personal", terms, report=("fitted",), id=id), members)) == {"fitted"}
+    for step, (task, report, shared) in enumerate(
+        [
+            ("personal", ("fitted", "choice"), terms),
+            ("personal", ("error",), terms),
+            ("personal.spread", ("sums",), {"model": theta, "rows": "train", "variances": server.VARIANCES}),
+            ("personal.harm", ("harmed",), {"level": 0.05, "seed": 0}),
+            ("evaluate", ("test", "figures"), {"model": theta, "figures": "accuracy", "personal": 1}),
+        ]
+    ):
+        with refused("raw-release"):
+            host.answer(Ask(task, shared, report=report, id=AskId("test", 1, step + 1)), members)
+
+
+def test_a_site_tells_of_harm_at_levels_of_holms_rule_only() -> None:
+    engine, _ = ready(stack([40, 40]))
+    ask = Ask("personal.harm", {"level": 0.5, "seed": 0}, report=("harmed",), id=AskId("test", 1, 0))
+    with refused("bad-level"):
+        engine.hosts[0].answer(ask, np.arange(2))
+    answer = engine.hosts[0].answer(replace(ask, shared={"level": 0.05, "seed": 0}), np.arange(2))
+    assert np.isnan(answer["harmed"]).all()  # no model was chosen yet
+
+
 def _same(a: Run, b: Run) -> None:
     keys = ("choices", "harmed", "tested", "spread")
     assert {k: a.summary.personal[k] for k in keys} == {k: b.summary.personal[k] for k in keys}
@@ -273,9 +307,6 @@ def test_patients_with_several_rows_are_kept_together(tmp_path: Path) -> None:
 
 
 def test_terms_with_unknown_words_are_refused() -> None:
-    from grandrounds.methods.personal.site import PersonalTerms
-    from grandrounds.protocol.messages import Ask
-
     ask = Ask("personal", {"part": "none", "guard": 1, "rows": "train", "variance": 0.2, "epochs_own_part": 1,
                            "epochs_own_model": 1, "strength": 0.1, "mixture": 0.5, "seed": 0, "round": 1, "lr": 0.1})  # fmt: skip
     assert PersonalTerms.read(ask).rows == "train"

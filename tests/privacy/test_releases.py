@@ -88,6 +88,7 @@ BUDGETED = {
     **{name: p for name, p in PLANS.items() if p.get("privacy", {}).get("epsilon") is not None},
     "dp-sgd, calibrated": plan(DP, method={"name": "fedavg"}, evaluation={"calibrate": "platt"}),
     "dp-sgd, explained": plan(LENT, DP, method={"name": "fedavg"}, explain={"sketch": "permutation"}),
+    "dp-sgd, personal": plan(DP, method={"name": "fedavg"}, personal={"guard": True, "part": "ditto"}),
     "fedxchain, masked": plan(LENT, DP, {"privacy": {"secure": True}}, method={"name": "fedxchain"}),
     "veil, calibrated": plan(
         {"data": AGREED, "privacy": {"epsilon": 5.0}}, method={"name": "veil"}, evaluation={"calibrate": "platt"}
