@@ -387,6 +387,7 @@ REFUSED = {
     "table": ({"method": {"name": "table1"}, "model": {"name": "logistic"}}, "intercept", "fits no model"),
     "veil": ({"method": {"name": "veil"}, "model": {"name": "logistic"}}, "ditto", "trains no local models"),
     "weights": ({"method": {"name": "sse-agg"}}, "head", "explains whole local models"),
+    "drift": ({"reference": {"rows": {"rows": 50}}}, "head", "set explain.sketch = 'none'"),
     "calibration": ({"evaluation": {"calibrate": "platt"}}, "head", "set it to 'none'"),
     "stop": ({"train": {"early_stop": 2}}, "head", "set train.early_stop = 0"),
     "sent": ({"train": {"finetune": 1}}, "finetune", "set train.finetune = 0"),

@@ -8,6 +8,8 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.plan_types import Plan
+from grandrounds.experiment.checks.explain import explained_on
+from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.methods import is_exact, is_variant_of, method_class
 from grandrounds.methods.personal.parts import FINETUNE, HEAD, IN_ROUNDS, INTERCEPT, RECALIBRATION
 from grandrounds.methods.personal.server import guard_rows, is_personal, unguarded
@@ -179,6 +181,10 @@ def _head(model: Any, plan: Plan) -> Iterator[str]:
             yield f"{where}, and method '{m.name}' scores or explains whole local models: use 'fedavg'"
     if m.weigh.rule in CHOSEN_RULES and m.weigh.rule != "distance":
         yield f"{where}, and method.weigh = '{m.weigh.rule}' scores whole local models: use 'data_size'"
+    if plan.explain.sketch != "none" and explained_on(plan) is not None:
+        yield f"{where}, and local models are explained on reference rows '{explained_on(plan)}': set explain.sketch = 'none'"
+    if maps_asked(plan):
+        yield f"{where}, and explain.maps compares whole local models: leave it out"
     if e.local_models != "none":
         yield f"{where}, and evaluation.local_models scores whole local models: set it to 'none'"
     if e.rationale_set is not None:
