@@ -247,3 +247,18 @@ def test_the_repetition_is_charged_and_the_record_states_the_sum(table, tmp_path
     assert done.run.summary["withdrawal"]["both"]["epsilon"] == pytest.approx(sum(spent))
     assert "adds to this one" in done.run.summary["privacy"]["statement"]
     assert f"{sum(spent):.3g} with the earlier run" in done.privacy_sentence()
+
+
+def test_a_pooled_run_and_the_shadows_of_an_attack_do_without_the_site(table, tmp_path):
+    from grandrounds.analysis.case.rows import RunRows
+    from grandrounds.analysis.membership.shadows import _shadow_plan
+
+    run = start(table, tmp_path / "a", reference={}, method={"name": "pooled", "rounds": 1})
+    done = withdraw(run, "c", table=table)
+    never = start(
+        table.take(table.columns["hospital"] != "c"), tmp_path / "n", reference={}, method={"name": "pooled", "rounds": 1}
+    )
+    assert done.mark.valid.model == model_digest(never.model.theta)
+    assert done.run.plan["split"]["without"] == ["c"]
+    shadow = _shadow_plan(done.run, RunRows.read(done.run, table), tmp_path / "rows", 0)
+    assert shadow["split"]["without"] == []  # the rows of a shadow run are those of the sites left

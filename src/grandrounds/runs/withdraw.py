@@ -25,6 +25,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.secure_aggregation import FEWEST
 from grandrounds.methods import is_exact
+from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exact.exchange import FEWEST_SITES
 from grandrounds.runs.context import Progress
 from grandrounds.runs.folder import RunFolder
@@ -164,7 +165,8 @@ def withdraw(
 
 def repetition_folder(folder: Path, site: str) -> Path:
     """Return the folder of the run that repeats another without a site."""
-    return folder.with_name(f"{folder.name}-without-{slug(site) or 'site'}")
+    named = folder if folder.name else folder.resolve()  # "." has no name
+    return named.with_name(f"{named.name}-without-{slug(site) or 'site'}")
 
 
 def check_withdrawal(run: Run, site: str | int) -> str:
@@ -198,7 +200,9 @@ def check_withdrawal(run: Run, site: str | int) -> str:
             f"{run.folder} is withdrawn already: {mark.sentence}; withdraw further sites from that run",
             code="withdrawn-run",
         )
-    trained = {s: rows["train"] for s, rows in run.summary["rows"].items()}
+    trained = {s: rows["train"] for s, rows in run.summary["rows"].items() if s != POOL}
+    if POOL in run.summary["rows"]:  # all training rows are in one place
+        trained = dict.fromkeys(trained, 1)
     name = site_named(site, list(trained), where=run.folder)
     if not trained[name] or (_first_round(run, name) is None and not _counted_in_setup(run, name)):
         raise BadInput(
@@ -269,7 +273,7 @@ def describe_repetition(run: Run, site: str) -> Repetition:
 def describe_run(run: Run) -> OtherRun:
     """Name a finished run by the head of its ledger and the hash of its model; a run without a ledger by its folder."""
     if not (run.folder / "ledger.db").exists() or not all(map(is_installed, NEEDED_PACKAGES)):
-        return OtherRun(str(run.summary["name"]), run.folder.name, 0, "", "")
+        return OtherRun(str(run.summary["name"]), run.folder.resolve().name, 0, "", "")
     from grandrounds.audit.entry import CLOSE
 
     with run.ledger as ledger:
@@ -285,7 +289,7 @@ def describe_run(run: Run) -> OtherRun:
             f"the ledger of {run.folder} has no closing entry: `rounds resume {run.folder}` completes it",
             code="run-not-finished",
         )
-    return OtherRun(str(last["run"]), run.folder.name, len(tree), tree.root().hex(), str(last["model"]))
+    return OtherRun(str(last["run"]), run.folder.resolve().name, len(tree), tree.root().hex(), str(last["model"]))
 
 
 def leave_out(values: Mapping[str, Any], site: str, *, keep_setup: bool = False) -> PlanValues:

@@ -201,7 +201,7 @@ class RunRows:
         positions = np.flatnonzero(origin == case - 1)
         if not len(positions):
             raise BadInput(
-                f"row {case} of {data.name} has no label and was left out of the run; "
+                f"row {case} of {data.name} has no label, or its hospital takes no part, so that it was left out of the run; "
                 f"explain it as a new patient: --table FILE --case {case}",
                 code="row-without-label",
             )

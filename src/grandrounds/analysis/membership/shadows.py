@@ -290,7 +290,7 @@ def _shadow_plan(run: Run, run_rows: RunRows, bundle: Path, number: int) -> Plai
     split_unit = split["by"] if split["by"] != "time" else "row" if data["patient"] is None else "patient"
     share = 1 - split["val"] - (split["test"] if split["scheme"] == "within" else 0)
     split |= {"partition": "column", "scheme": "within", "official": False, "by": split_unit, "min_rows": 1}
-    split |= {"val": val, "test": 1 - _HALF - val, "seed": None}
+    split |= {"val": val, "test": 1 - _HALF - val, "seed": None, "without": [], "keep_setup": False}
     fewest = Plan(plan).privacy.min_rows
     name = "fewest_rows" if "fewest_rows" in plan["privacy"] else "min_rows"  # as the plan was written
     plan["privacy"][name] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
