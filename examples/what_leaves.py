@@ -37,7 +37,7 @@ class Listener:
 
     def ask(self, data: bytes, site: str, layout: Any) -> Any:
         heard = self._decode_ask(data, site, layout)
-        self.task = heard.task
+        self.task = f"{heard.task} (deployed model)" if heard.shared.get("personal") else heard.task
         return heard
 
     def answer(self, answer: Any, layout: Any) -> bytes:

@@ -79,6 +79,19 @@ def test_what_leaves_a_site(tmp_path):
     text = run("what_leaves.py", cwd=tmp_path)
     assert "Inferred from them" in text
     assert "scores of test rows with their true class" in text
+    assert "scores of training rows with their true class" in text
+    assert "personal.harm" in text, "yes or no"
+
+
+def test_why_a_hospital_should_join(tmp_path):
+    text = run("why_join.py", cwd=tmp_path)
+    lines = {line.split()[0]: line.split() for line in text.splitlines()[1:-1]}
+    assert set(lines) == {"cleveland", "hungarian", "switzerland", "va"}
+    _, choice, patients, common, own, majority, deployed, _ = lines["switzerland"]
+    assert (choice, patients) == ("intercept", "19")
+    assert float(deployed) < float(own) < float(common)
+    assert float(majority) < float(deployed), "18 of 19 are ill"
+    assert text.splitlines()[-1] == "harmed: none of 4 hospitals that can be tested"
 
 
 @pytest.mark.slow
