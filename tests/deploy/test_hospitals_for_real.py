@@ -100,12 +100,17 @@ def test_veil_whose_sites_send_no_model(real, plans):
 
 @pytest.mark.slow
 def test_a_site_is_killed_in_mid_round_and_started_again_and_no_round_is_lost(real):
-    """kill -9 of the keeper and of the process with the data, which is at work on a letter."""
-    settings = {"method": {"name": "fedavg", "rounds": 4}, **QUIET}
+    """kill -9 of the keeper and of the process with the data, which is at work on a letter. Sites deploy personal models."""
+    settings = {"method": {"name": "fedavg", "rounds": 4}, "personal": {"guard": True, "spread": 1.0}, **QUIET}
     real.submit("killed", settings)
     until(lambda: len(real.rounds_of("killed")) >= 1, seconds=120, what="a round")
     real.worker("north").suspend()  # it has the next letter, and is not done with it
     until(lambda: real.log("south")[-1]["round"] > 1, seconds=60, what="a letter of the next round")
     real.kill_keeper("north")
     real.start_site("north")
-    same_model(real.done("killed", seconds=240), real.simulated("killed", settings))
+    there, here = real.done("killed", seconds=240), real.simulated("killed", settings)
+    same_model(there, here)
+    assert {s: there.summary.personal["choices"][s] for s in NAMES.values()} == here.summary.personal["choices"]
+    assert there.summary.personal["final"]["log_loss"] == pytest.approx(here.summary.personal["final"]["log_loss"], abs=1e-5)
+    assert there.use_personal(real.site_folder("north")) == "north", "its file is in its folder after the run"
+    np.testing.assert_allclose(there.model_for("north").theta, here.model_for("north").theta, atol=1e-5)
