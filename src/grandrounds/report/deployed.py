@@ -9,7 +9,7 @@ from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.methods.personal.guard import FOLDS, LEAST, LEVEL
-from grandrounds.methods.personal.parts import COMMON, HEAD, IN_WORDS, INTERCEPT, MAJORITY, describe_choice
+from grandrounds.methods.personal.parts import COMMON, HEAD, IN_WORDS, INTERCEPT, MAJORITY, describe_base, describe_choice
 from grandrounds.metrics.fairness import decision_metric, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS
@@ -166,12 +166,13 @@ def describe_deployed(found: Deployed) -> list[str]:
 
 def _changes(found: Deployed, after: Values, before: Values) -> str:
     """Compare figures of deployed models with those of the common one; shares as percentages."""
-    clauses = [f"{metric_label(found.loss)} {_score(found.loss, after)} (common model {_score(found.loss, before)})"]
+    base = describe_base(str(found.settings["part"]))
+    clauses = [f"{metric_label(found.loss)} {_score(found.loss, after)} ({base} {_score(found.loss, before)})"]
     if found.task == CLASSIFICATION:
         right = [_percent(decision_metric("accuracy", figures)) for figures in (after, before)]
-        return ", ".join([f"accuracy {right[0]} (common model {right[1]})", *clauses])
+        return ", ".join([f"accuracy {right[0]} ({base} {right[1]})", *clauses])
     metric = HEADLINE[found.task]
-    return ", ".join([*clauses, f"{metric_label(metric)} {_score(metric, after)} (common model {_score(metric, before)})"])
+    return ", ".join([*clauses, f"{metric_label(metric)} {_score(metric, after)} ({base} {_score(metric, before)})"])
 
 
 def describe_rule(found: Deployed) -> list[str]:
@@ -212,7 +213,8 @@ def deployed_table(found: Deployed) -> TextTable:
         return TextTable(TITLE, (), (), before=before, notes=notes)
     is_class = found.task == CLASSIFICATION
     heads = [metric_label(m) for m in found.metrics]
-    before = (*before, "In the table, figures of each hospital's test rows: common model → deployed model.")
+    base = describe_base(str(found.settings["part"]))
+    before = (*before, f"In the table, figures of each hospital's test rows: {base} → deployed model.")
     rows = [
         (
             site.site,

@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary
-from grandrounds.methods.personal.parts import describe_choice
+from grandrounds.methods.personal.parts import describe_base, describe_choice
 from grandrounds.metrics.fairness import decision_key
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS
@@ -37,7 +37,8 @@ def personal_lines(summary: RunSummary) -> list[str]:
     lines = [f"deployed at {_name_sites(sites)}: {describe_choice(choice, summary.task)}" for choice, sites in counted]
     deployed, final = personal["final"], summary.final
     metrics = ("accuracy", "log_loss") if summary.task == CLASSIFICATION else (HEADLINE[summary.task], LOSS[summary.task])
-    scores = [f"{metric_label(m)} {_number(deployed, m)} (common model {_number(final, m)})" for m in metrics]
+    base = describe_base(personal["part"])
+    scores = [f"{metric_label(m)} {_number(deployed, m)} ({base} {_number(final, m)})" for m in metrics]
     return [*lines, f"with the deployed models: {', '.join(scores)}"]
 
 
@@ -52,7 +53,8 @@ def deployed_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
     """
     personal, classifies = summary.personal, summary.task == CLASSIFICATION
     metric = "accuracy" if classifies else HEADLINE[summary.task]
-    heads = ["site", "deployed", metric_label(metric), "common model", *(["majority class"] if classifies else [])]
+    base = describe_base(str(personal.get("part")))
+    heads = ["site", "deployed", metric_label(metric), base, *(["majority class"] if classifies else [])]
     if not personal or personal["stays"]:
         return heads, []
     rows = []

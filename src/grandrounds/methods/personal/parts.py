@@ -60,6 +60,11 @@ def describe_choice(name: str, task: str = CLASSIFICATION) -> str:
     return "its mean outcome" if name == MAJORITY and task != CLASSIFICATION else IN_WORDS.get(name, name)
 
 
+def describe_base(part: str) -> str:
+    """Name the models of a run's own figures: the common one, or with a head for each site those with the sites' own heads."""
+    return "own last layer" if part == HEAD else "common model"
+
+
 RIDGE = 1.0
 """Penalty on the coefficients of a linear model of a hospital's own, as in scikit-learn (C = 1), on scaled columns."""
 
