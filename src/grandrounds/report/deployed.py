@@ -9,7 +9,15 @@ from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.methods.personal.guard import FOLDS, LEAST, LEVEL
-from grandrounds.methods.personal.parts import COMMON, HEAD, IN_WORDS, INTERCEPT, MAJORITY, describe_base, describe_choice
+from grandrounds.methods.personal.parts import (
+    COMMON,
+    HEAD,
+    IN_WORDS,
+    INTERCEPT,
+    MAJORITY,
+    describe_base,
+    describe_choice,
+)
 from grandrounds.metrics.fairness import decision_metric, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS

@@ -53,7 +53,7 @@ def deployed_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
     """
     personal, classifies = summary.personal, summary.task == CLASSIFICATION
     metric = "accuracy" if classifies else HEADLINE[summary.task]
-    base = describe_base(str(personal.get("part")))
+    base = describe_base(str((personal or {}).get("part")))
     heads = ["site", "deployed", metric_label(metric), base, *(["majority class"] if classifies else [])]
     if not personal or personal["stays"]:
         return heads, []
