@@ -97,6 +97,24 @@ def test_a_method_gives_the_same_model_at_the_hospitals(case, tmp_path):
     alike(here, there)
 
 
+def test_groups_of_patients_are_cut_alike_at_hospitals_that_differ(tmp_path):
+    """Each hospital has its own rows only: bands are those of all hospitals together, and so are the figures."""
+    table = patients(SIZES)
+    age = table.columns["age"] + 15 * (table.columns["hospital"] == "a")  # a hospital of the old
+    evaluation = {"subgroups": ["age", "lactate", "ward"], "mitigation": "recalibration"}
+    table = Table.from_mapping({**table.columns, "age": age}, source="patients.csv")
+    settings = {"data": DATA, "method": {"name": "fedavg", "rounds": 1}, "evaluation": evaluation, "split": {"val": 0.2}}
+    held = Hospitals.of(table, name="groups", **settings)
+    here, there = held.simulated(tmp_path / "here", table), held.deployed(tmp_path / "there")
+    for column, part in here.summary.fairness["columns"].items():
+        other = there.summary.fairness["columns"][column]
+        assert other.get("cuts", []) == pytest.approx(part.get("cuts", []), rel=0.1)
+        rows = [g["count"] for g in other["groups"].values() if g["count"] is not None]
+        assert sum(rows) <= here.summary.final["count"] and min(rows) >= 5  # each hospital hides its small groups
+    assert there.summary.fairness["columns"]["age"]["cuts"] == [45, 65, 80]
+    assert there.summary.fairness["mitigation"]["column"] == "age"
+
+
 def test_a_submitted_run_warns_of_no_simulated_sites(tmp_path):
     """A submitted plan names no column of sites and keeps the usual partition, which means nothing where rows are away."""
     held = Hospitals.of(patients(SIZES), name="submitted", data=DATA, method={"name": "fedavg", "rounds": 1})

@@ -33,7 +33,10 @@ def plan(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 PLANS: dict[str, dict[str, Any]] = {
     "fedavg": plan(method={"name": "fedavg"}),
-    "fedavg by groups": plan(method={"name": "fedavg"}, evaluation={"subgroup": "ward", "threshold": "youden"}),
+    "fedavg by groups": plan(
+        method={"name": "fedavg"},
+        evaluation={"subgroup": "ward", "subgroups": ["age", "lactate"], "mitigation": "thresholds", "threshold": "youden"},
+    ),
     "fedavg all told": plan(
         LENT, method={"name": "fedavg"}, train={"finetune": 1}, evaluation={"calibrate": "platt", "local_models": "crossed"},
         explain={"sketch": "permutation", "at": "site"},
@@ -42,8 +45,10 @@ PLANS: dict[str, dict[str, Any]] = {
     "fedavg explained": plan(method={"name": "fedavg"}, explain={"sketch": "shap"}),
     "fedavg lossy": plan(method={"name": "fedavg", "select": {"rule": "loss", "fraction": 0.6}}),
     "fedavg public": plan(method={"name": "fedavg"}, data=PUBLIC),
-    "fedavg secure": plan(SECURE, method={"name": "fedavg"}),
-    "fedavg dp-sgd": plan(DP, method={"name": "fedavg"}, data=PUBLIC),
+    "fedavg secure": plan(
+        SECURE, method={"name": "fedavg"}, evaluation={"subgroups": ["ward", "age"], "mitigation": "recalibration"}
+    ),
+    "fedavg dp-sgd": plan(DP, method={"name": "fedavg"}, data=PUBLIC, evaluation={"subgroups": ["ward", "age"]}),
     "fedavg dp-sgd fitted": plan(DP, method={"name": "fedavg"}),
     "fedavg dp-sgd secure": plan(
         DP, {"privacy": {"secure": True}}, method={"name": "fedavg"}, data=PUBLIC, evaluation={"calibrate": "platt"}

@@ -139,6 +139,7 @@ RELATIVES = {
     "local scores": {"evaluation": {"local_models": "own"}},
     "crossed scores": {"evaluation": {"local_models": "crossed"}},
     "thresholds": {"evaluation": {"threshold": "youden"}},
+    "corrections by group": {"evaluation": {"subgroups": ["ward"], "mitigation": "thresholds"}},
     "temperatures": {"evaluation": {"calibrate": "temperature"}},
     "counted labels": {"train": {"class_weights": "balanced"}},
     "losses of sites": {"method": {"select": {"rule": "loss", "fraction": 0.6}}},
