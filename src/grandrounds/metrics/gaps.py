@@ -1,9 +1,9 @@
 """Gaps between groups of patients: each group against the largest, with 95% intervals and Holm's correction.
 
-Shares are compared by Agresti and Caffo's interval (one hit and one miss are added to each group), which keeps its level with
-few rows. AUROCs of two groups are independent, so DeLong's variances add. Means over rows are compared by their standard
-errors. Both use Student's t with Welch's degrees of freedom, counted by the rarer kind of row: normal intervals of few events
-are too short, and the correction for many comparisons looks at their tails.
+Shares are compared as Agresti and Caffo do (one hit and one miss are added to each group). AUROCs of two groups are independent,
+so DeLong's variances add. Means over rows are compared by their standard errors. All use Student's t with Welch's degrees of
+freedom, counted by the rarer kind of row: normal intervals of few events are too short, and the correction for many comparisons
+looks at their tails.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def _difference(scores: GroupScores | OutcomeTally, metric: str, g: int, r: int)
         counted, of = scores.share_of(metric)
         if of[pair].min() < MIN_CASES:
             return None
-        shares = [(counted[k] + 1) / (of[k] + 2) for k in pair]
-        error = math.sqrt(sum(s * (1 - s) / (of[k] + 2) for s, k in zip(shares, pair, strict=True)))
-        return float(counted[g] / of[g] - counted[r] / of[r]), float(shares[0] - shares[1]), error, math.inf
+        shares = (counted + 1) / (of + 2)
+        found = _of_means(shares, np.sqrt(shares * (1 - shares) / (of + 2)), of + 2, g, r)
+        return None if found is None else (float(counted[g] / of[g] - counted[r] / of[r]), *found[1:])
     if rarer[pair].min() < MIN_CASES:
         return None
     if metric == "auroc":

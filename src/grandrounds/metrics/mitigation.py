@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from grandrounds.metrics.classification import (
     OccupiedBins,
     bin_centres,
     edge_probability,
+    grid_position,
     roc_area,
     sum_by_cell,
 )
@@ -69,9 +71,9 @@ class GroupRule:
 def fit_rules(tally: Tally, kind: str, threshold: float) -> list[GroupRule]:
     """Fit the rule of each group to the validation rows of all sites.
 
-    `thresholds` equalises sensitivity: each group has the highest threshold that finds at least the share of events which the
-    common threshold finds over all groups. `recalibration` fits a logistic regression on the log-odds: one slope, and an
-    intercept for each group, shrunk towards the common one as far as sampling error explains their differences.
+    `thresholds` equalises sensitivity: each group's threshold finds the share of events which the common threshold finds over
+    all groups. `recalibration` fits a logistic regression on the log-odds: one slope, and an
+    intercept for each group. Both are shrunk towards the common rule as far as sampling error explains the differences.
 
     Args:
         tally: Tallies of G groups on validation rows, (G,), of two classes.
@@ -89,11 +91,44 @@ def fit_rules(tally: Tally, kind: str, threshold: float) -> list[GroupRule]:
     if kind == RECALIBRATION:
         return _shrunken_lines(negatives, positives, able, threshold)
     _, caught = OccupiedBins.from_histogram(tally.histogram[:, 0]).count_at_least(threshold)
-    target = float(caught.sum() / positives.sum())
+    target = float(np.clip(caught.sum() / positives.sum(), 0.01, 0.99))
+    common = _log_odds(threshold)
+    shift = np.array([_log_odds(threshold_for_sensitivity(positives[g], target)) - common for g in able])
+    error = np.array([_threshold_error(positives[g], target) for g in able])
+    own = dict(zip(able, (common + _shrink(shift, error)).tolist(), strict=True))
     return [
-        GroupRule(threshold_for_sensitivity(positive, target), changed=True) if g in able else GroupRule(threshold)
-        for g, positive in enumerate(positives)
+        GroupRule(_on_grid(own[g]), changed=True) if g in own else GroupRule(threshold) for g in range(len(negatives))
     ]
+
+
+def _log_odds(probability: float) -> float:
+    return float(np.log(probability) - np.log1p(-probability))
+
+
+def _on_grid(log_odds: float) -> float:
+    """Return the probability at the edge of the grid nearest to these log-odds, at which counts are exact."""
+    edge = round(grid_position(float(0.5 + 0.5 * np.tanh(0.5 * log_odds))))
+    return edge_probability(min(max(edge, 1), BINS - 1))
+
+
+def _threshold_error(positive: Floats, target: float) -> float:
+    """Return the standard error of a threshold for this sensitivity: that of a quantile of the events' log-odds."""
+    z, n = bin_centres(), positive.sum()
+    mean = float((positive * z).sum() / n)
+    deviation = float(np.sqrt((positive * (z - mean) ** 2).sum() / n))
+    normal = NormalDist()
+    density = normal.pdf(normal.inv_cdf(target)) / max(deviation, 1e-6)
+    return float(np.sqrt(target * (1 - target) / n)) / density
+
+
+def _shrink(shift: Floats, error: Floats) -> Floats:
+    """Shrink the groups' differences from the common rule by DerSimonian and Laird's variance between groups."""
+    weight = 1 / error**2
+    mean = float((weight * shift).sum() / weight.sum())
+    q = float((weight * (shift - mean) ** 2).sum())
+    spread = max(0.0, (q - len(shift) + 1) / float(weight.sum() - (weight**2).sum() / weight.sum()))
+    shrunk: Floats = shift * spread / (spread + error**2)
+    return shrunk
 
 
 def threshold_for_sensitivity(positive: Floats, target: float) -> float:
@@ -116,11 +151,7 @@ def _shrunken_lines(negatives: Floats, positives: Floats, able: Sequence[int], t
         return [GroupRule(threshold) for _ in negatives]
     fits = [fit_line(negatives[g], positives[g], slope) for g in able]
     shift, error = np.array([b - common for _, b, _ in fits]), np.array([e for *_, e in fits])
-    weight = 1 / error**2
-    mean = float((weight * shift).sum() / weight.sum())
-    q = float((weight * (shift - mean) ** 2).sum())  # DerSimonian and Laird's variance between groups
-    spread = max(0.0, (q - len(able) + 1) / float(weight.sum() - (weight**2).sum() / weight.sum()))
-    own = dict(zip(able, (shift * spread / (spread + error**2)).tolist(), strict=True))
+    own = dict(zip(able, _shrink(shift, error).tolist(), strict=True))
     return [GroupRule(threshold, slope, common + own.get(g, 0.0), changed=g in own) for g in range(len(negatives))]
 
 

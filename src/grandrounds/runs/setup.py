@@ -126,6 +126,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
+        _refuse_other_groups(plan, encoding)
     refuse_task(plan, task_of(encoding))
     refuse_groups(plan, task_of(encoding), len(encoding.classes))
     event = _event(plan, encoding, resumed=snapshot is not None)
@@ -172,6 +173,17 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
     return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population)
+
+
+def _refuse_other_groups(plan: Plan, encoding: AnyEncoding) -> None:
+    """Refuse a resumed run whose groups of patients are not those that were agreed before its first round."""
+    agreed, named = tuple(g.column for g in encoding.subgroups), tuple(plan.evaluation.get("subgroups", ()))
+    if agreed != named:
+        raise BadInput(
+            f"evaluation.subgroups is {list(named)}, but the run agreed on the groups of {list(agreed)} before round 1: leave it "
+            "as it was, or start a new run",
+            code="conflicting-settings",
+        )
 
 
 def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
