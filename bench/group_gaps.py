@@ -1,10 +1,10 @@
 """Simulated tables for the comparison of groups: false alarms without a difference, and planted gaps that are found.
 
-    python bench/group_gaps.py                 # 1,000 tables a line, about a minute
+    python bench/group_gaps.py                 # 2,000 tables a line, about two minutes
     python bench/group_gaps.py --tables 200
 
-Groups are compared as in a run (evaluation.subgroups): by sensitivity, PPV, calibration and AUROC, against the largest group, with
-Holm's correction. A false alarm is a table with at least one flagged gap.
+Groups are compared as in a run (evaluation.subgroups): by sensitivity, PPV, calibration and AUROC, against the largest group,
+with Holm's correction. A false alarm is a table with at least one flagged gap.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def gaps_of(sizes: tuple[int, ...], rng: np.random.Generator, lower: float) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--tables", type=int, default=2000)
     tables = parser.parse_args().tables
     print(f"{'groups (rows)':30} {'lower by':>8} {'flagged tables':>14} {'intervals without 0':>19} {'gap of group 2 found':>20}")
     for lower in (0.0, 1.0):
