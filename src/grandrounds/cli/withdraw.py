@@ -52,17 +52,21 @@ def withdraw(
 
     Example: `rounds withdraw runs/heart-fedavg-seed0 --site va --prove`
     """
+    from grandrounds.analysis.membership.withdrawal import check_provable
     from grandrounds.cli.screen import Watch
     from grandrounds.cli.terminal import Terminal
     from grandrounds.data.loading import AT_SITES
     from grandrounds.runs.run import Run
+    from grandrounds.runs.withdraw import check_withdrawal
     from grandrounds.runs.withdraw import withdraw as repeat_without
 
     if Run(run).plan["data"]["table"] == AT_SITES:
         _submit(run, site, refused={"--keep-setup": keep_setup, "--prove": prove, "--out": out is not None})
         return
+    finished_run = Run(run, trust_code=trust_code, withdrawn=True)
+    if prove:
+        check_provable(finished_run, check_withdrawal(finished_run, site))
     with Watch(Terminal(stderr=True), quiet=quiet or as_json) as progress:
-        finished_run = Run(run, trust_code=trust_code, withdrawn=True)
         done = repeat_without(finished_run, site, keep_setup=keep_setup, out=out, progress=progress)
     proof = _prove(done) if prove else None
     if as_json:

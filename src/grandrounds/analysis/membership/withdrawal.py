@@ -14,6 +14,9 @@ from grandrounds.privacy.attacks.membership import Attack, judged
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
+FEWEST = 2
+"""Fewest members and non-members of an attack."""
+
 
 @dataclass(frozen=True)
 class WithdrawalProof:
@@ -48,6 +51,29 @@ class WithdrawalProof:
         return {"site": self.site, "before": self.before.to_dict(), "after": self.after.to_dict()}
 
 
+def check_provable(earlier: Run, site: str) -> None:
+    """Check that models can be attacked on the rows of a site, before the site withdraws.
+
+    Args:
+        earlier: The run from which the site withdraws.
+        site: The site.
+
+    Raises:
+        BadInput: The run predicts no class, or the site has no held-back rows.
+    """
+    if earlier.summary.task != CLASSIFICATION or "statistic" in earlier.summary:
+        raise BadInput(
+            f"{earlier.folder} predicts no class: membership attacks compare probabilities of classes; leave --prove out",
+            code="not-classification",
+        )
+    rows = earlier.summary["rows"].get(site, {})
+    if max(rows.get("test", 0), rows.get("val", 0)) < FEWEST:
+        raise BadInput(
+            f"{site} has no held-back rows in {earlier.folder}, and an attack compares members with them: leave --prove out",
+            code="no-nonmembers",
+        )
+
+
 def prove_withdrawal(earlier: Run, repeated: Run, site: str, *, data: Any = None) -> WithdrawalProof:
     """Attack both models by membership inference on the rows of the site that withdrew.
 
@@ -65,18 +91,14 @@ def prove_withdrawal(earlier: Run, repeated: Run, site: str, *, data: Any = None
     """
     from grandrounds.analysis.case.rows import RunRows
 
-    if earlier.summary.task != CLASSIFICATION or "statistic" in earlier.summary:
-        raise BadInput(
-            f"{earlier.folder} predicts no class: membership attacks compare probabilities of classes; leave --prove out",
-            code="not-classification",
-        )
+    check_provable(earlier, site)
     rows = RunRows.read(earlier, data)
     target = find_target(earlier, rows)
     mine = target.site == site
     members = target.member[mine]
-    if members.sum() < 2 or (~members).sum() < 2:
+    if min(members.sum(), (~members).sum()) < FEWEST:
         raise BadInput(
-            f"{site} has no held-back rows in {earlier.folder}, and an attack compares members with them: leave --prove out",
+            f"{site} has too few rows that were trained on, or held back, in {earlier.folder}: leave --prove out",
             code="no-nonmembers",
         )
     after = confidences(repeated, rows.consortium, target.rows[mine], target.site[mine])
