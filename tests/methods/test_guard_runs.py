@@ -18,6 +18,7 @@ from grandrounds.methods.personal import server
 from grandrounds.methods.personal.parts import CHOICES
 from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite, PersonalTerms
 from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import Run, resume, run
 from grandrounds.site.host import SiteHost
 from tests.support import bright_squares, patients, ready, refused, slow, stack
@@ -313,3 +314,28 @@ def test_terms_with_unknown_words_are_refused() -> None:
     for name in ("rows", "part"):
         with refused("unknown-part"):
             PersonalTerms.read(replace(ask, shared={**ask.shared, name: "test"}))
+
+
+@pytest.mark.slow
+def test_the_common_model_is_the_one_in_use_at_the_site(tmp_path: Path) -> None:
+    """With FedBN each site has BatchNorm layers of its own: its deployed model has them, whatever the guard chose."""
+    pytest.importorskip("torch")
+    squares = bright_squares(tmp_path / "squares.npz", 60, ["x", "y"], purpose="guard")
+    values = {
+        "data": {"table": str(squares)}, "model": {"name": "deep-cnn", "norm": "batch"}, "explain": {"sketch": "none"},
+        "method": {"name": "fedbn", "rounds": 1}, "train": {"lr": 0.05, "epochs": 1}, "engine": {"device": "cpu"},
+        "personal": GUARD,
+    }  # fmt: skip
+    made = run(Experiment.parse(values), out=tmp_path / "run")
+    files = {site: load(made.folder / "at_sites" / site / FILE)[0] for site in ("x", "y")}
+    assert not np.array_equal(files["x"]["common"], files["y"]["common"])
+    for site, arrays in files.items():
+        assert np.array_equal(made.model_for(site).theta, arrays["deployed"])
+        if made.summary.personal["choices"][site] == "common":
+            assert np.array_equal(arrays["common"], arrays["deployed"])
+
+
+def test_a_private_additive_model_has_no_model_of_a_sites_own(tmp_path: Path) -> None:
+    made = run(load_recipe("heart").with_settings(["method.name=private-gam", "privacy.epsilon=3"]), out=tmp_path / "run")
+    said = json.loads((made.folder / "at_sites" / "va" / READABLE).read_text())
+    assert set(said["losses"]) == {"common", "intercept", "majority"}

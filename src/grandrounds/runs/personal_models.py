@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grandrounds.core.arrays import Array, load
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.personal.parts import COMMON, IN_WORDS
+from grandrounds.methods.personal.parts import IN_WORDS
 from grandrounds.methods.personal.site import FILE, digest_model
 from grandrounds.protocol.layout import Layout
 
@@ -74,7 +74,7 @@ class PersonalFile:
                 f"{self.path} was made from another model than that of this run: give the file of this run",
                 code="other-personal-model",
             )
-        return model if self.choice == COMMON else replace(model, theta=self.theta.astype(model.theta.dtype))
+        return replace(model, theta=self.theta.astype(model.theta.dtype))
 
     def fits(self, model: TrainedModel) -> bool:
         """Check that the file was made from this model."""
