@@ -445,10 +445,14 @@ def test_survival_has_no_intercept(tmp_path: Any) -> None:
     lines = [f"{rng.normal():.3f},{'ab'[i % 2]},{rng.exponential():.3f},{int(rng.random() < 0.6)}" for i in range(120)]
     path.write_text("x,hospital,time,died\n" + "\n".join(lines))
     data = {"table": str(path), "label": "died", "site": "hospital", "duration": "time"}
-    for personal, words in (({"part": "intercept"}, "no intercept"), ({"guard": True}, "losses of single rows")):
+    guarded = {"guard": True, "part": "ditto"}
+    for personal, words in (({"part": "intercept"}, "no intercept"), (guarded, "losses of single rows")):
         made = gr.Experiment.parse({"data": data, "method": {"rounds": 1}, "personal": personal})
         with pytest.raises(BadInput, match=words):
             gr.run(made, out=tmp_path / "run")
+    guard_alone = gr.Experiment.parse({"data": data, "method": {"rounds": 1}, "personal": {"guard": True}})
+    run = gr.run(guard_alone, out=tmp_path / "guarded")
+    assert any("a Cox model has no loss of single rows" in w for w in run.summary["warnings"])
 
 
 def test_a_guard_without_anything_to_guard_is_named(tmp_path: Any) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.assignment import ModelAssignment
@@ -88,6 +89,8 @@ def unguarded(plan: Plan) -> str:
         return f"method '{name}' fits no model"
     if is_variant_of(name, "local") or is_variant_of(name, "pooled"):
         return f"method '{name}' has no common model of sites"
+    if plan.data.get("duration") is not None or plan.data.get("task") == SURVIVAL:
+        return "a Cox model has no loss of single rows to compare"
     return f"model '{model}' is not one vector of numbers" if model in ("forest", "lightgbm", "ebm") else ""
 
 
