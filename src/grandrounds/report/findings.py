@@ -241,7 +241,8 @@ def _against_majority(summary: Figures) -> Iterator[str]:
         if len(unclear) > 1:
             yield f"The same is true at {len(unclear) - 1} more {_plural(len(unclear) - 1, 'site')}."
     if not clear and not unclear and any(_rows(m) >= _MIN_NAMED for m in per_site.values()):
-        yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class."
+        whose = "" if model == "the model" else " with the model that it deploys"
+        yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class{whose}."
 
 
 def _site_accuracy(summary: Figures, site: str, ends: tuple[float, float], sites: int) -> str:

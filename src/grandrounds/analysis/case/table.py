@@ -376,13 +376,15 @@ def standard_errors(
     estimates = matching_estimates(run.summary, factor * weights[:, 0], model.encoding.features)
     if estimates is None:
         return None
-    return score_errors(
+    errors = score_errors(
         estimates,
         question.x[0].astype(float),
         question.background.mean(axis=0).astype(float),
         inputs=model.encoding.features,
         columns=model.encoding.sources,
     )
+    is_common = model is run.model or np.array_equal(model.theta, run.model.theta)
+    return errors if is_common else replace(errors, score=None)  # an intercept of the site's own has another error
 
 
 def _stand_in(run: Run) -> str:
