@@ -19,6 +19,7 @@ from grandrounds.methods.personal.parts import CHOICES
 from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite, PersonalTerms
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.recipes import load_recipe
+from grandrounds.runs.evaluation import disclose_personal
 from grandrounds.runs.run import Run, resume, run
 from grandrounds.site.host import SiteHost
 from tests.support import bright_squares, patients, ready, refused, slow, stack
@@ -60,9 +61,14 @@ def facts_of(made: Run) -> dict[str, Any]:
     return {site: json.loads((made.folder / "at_sites" / site / READABLE).read_text()) for site in sites}
 
 
-def test_a_site_with_its_own_level_gets_its_own_intercept(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "run")
-    personal = made.summary.personal
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of three sites with the guard."""
+    return make_run(tmp_path_factory.mktemp("guard") / "run")
+
+
+def test_a_site_with_its_own_level_gets_its_own_intercept(whole: Run) -> None:
+    made, personal = whole, whole.summary.personal
     assert personal["choices"] == {"a": "intercept", "b": "common", "c": "intercept"} and personal["harmed"] == []
     assert personal["final"]["log_loss"] < made.summary.final["log_loss"]
     facts = facts_of(made)
@@ -79,8 +85,9 @@ def test_a_site_with_its_own_level_gets_its_own_intercept(tmp_path: Path) -> Non
     assert sent in made.summary.privacy["statement"]
 
 
-def test_the_class_that_is_the_event_makes_no_difference(tmp_path: Path) -> None:
-    first, last = (make_run(tmp_path / e, data={"event": e}) for e in ("no", "yes"))
+def test_the_class_that_is_the_event_makes_no_difference(whole: Run, tmp_path: Path) -> None:
+    assert whole.summary.event["class"] == "yes"
+    first, last = make_run(tmp_path / "run", data={"event": "no"}), whole
     assert first.summary.personal["choices"] == last.summary.personal["choices"]
     assert first.summary.personal["final"]["log_loss"] == pytest.approx(last.summary.personal["final"]["log_loss"], rel=1e-6)
 
@@ -108,11 +115,11 @@ def test_several_classes_have_one_intercept_each(tmp_path: Path) -> None:
     "sections",
     [
         {"model": {"name": "mlp", "hidden": [4]}},
-        {"method": {"rounds": 30, "name": "glm", "exact": {"intercept": "random"}}},
-        {"model": {"name": "gam"}, "method": {"name": "gam", "rounds": 60}},
-        pytest.param({"model": {"name": "card"}, "method": {"name": "card", "rounds": 60}}, marks=pytest.mark.slow),
+        slow({"method": {"rounds": 30, "name": "glm", "exact": {"intercept": "random"}}}),
+        slow({"model": {"name": "gam"}, "method": {"name": "gam", "rounds": 60}}),
+        slow({"model": {"name": "card"}, "method": {"name": "card", "rounds": 60}}),
         {"method": {"name": "clustered"}},
-        {"train": {"lr": 0.1, "class_weights": {"yes": 5.0, "no": 1.0}}},
+        slow({"train": {"lr": 0.1, "class_weights": {"yes": 5.0, "no": 1.0}}}),
         {"evaluation": {"calibrate": "platt", "threshold": "youden"}},
     ],
     ids=["mlp", "glm", "gam", "card", "clustered", "class weights", "calibrated"],
@@ -133,6 +140,7 @@ def test_class_weights_stay_in_the_deployed_model(tmp_path: Path) -> None:
     assert made.summary.personal["spread"] > 0
 
 
+@pytest.mark.slow
 def test_nets_on_images_compare_on_validation_rows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     squares = bright_squares(tmp_path / "squares.npz", 120, ["x", "y"], purpose="guard")
@@ -200,6 +208,7 @@ def test_a_guard_without_effect_is_told(sections: dict[str, Any], warned: bool, 
     assert any("personal.guard has no effect" in w for w in made.summary.warnings) is warned
 
 
+@pytest.mark.slow
 def test_a_private_run_asks_for_nothing_but_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, set[str]] = {}
     ask_sites = LocalEngine._ask
@@ -221,6 +230,20 @@ def test_a_private_run_asks_for_nothing_but_a_yes(tmp_path: Path, monkeypatch: p
     assert said["choice"] in CHOICES and "p_value" in said["test"]  # the site itself knows
     listed = [e["of"] for e in made.summary.privacy["events"]]
     assert set(listed) == {"training"} and len(listed) == 1  # the models of the rounds, and nothing more
+
+
+@pytest.mark.parametrize(
+    ("personal", "told"),
+    [
+        ({"stays": True, "guard": True}, "never left them and cost no further epsilon; choices, findings of harm and figures"),
+        ({"stays": False, "guard": False}, "each site sent the name of its choice and figures of its deployed model."),
+        ({"stays": False, "guard": True, "estimated": True}, "sums for the spread of intercepts, the name of its choice"),
+    ],
+)
+def test_the_privacy_statement_names_what_was_sent(personal: dict[str, Any], told: str) -> None:
+    statement = disclose_personal({"statement": "Rows stay."}, personal)["statement"]
+    assert str(statement).startswith("Rows stay. Personal models ") and told in str(statement)
+    assert disclose_personal({"statement": "Rows stay."}, {}) == {"statement": "Rows stay."}
 
 
 def test_a_site_under_a_budget_refuses_what_a_server_may_not_ask() -> None:
@@ -263,21 +286,26 @@ def _same(a: Run, b: Run) -> None:
         assert np.array_equal(one[0]["deployed"], two[0]["deployed"]) and one[1] == two[1]
 
 
-@pytest.mark.parametrize("personal", [{"guard": True, "part": "recalibration"}, {"guard": True, "part": "finetune"}])
-def test_any_chunk_gives_the_same_bits(personal: dict[str, Any], tmp_path: Path) -> None:
-    whole, single = (make_run(tmp_path / f"{c}", personal=personal, engine={"chunk": c}) for c in (0, 1))
-    _same(whole, single)
+def test_any_chunk_gives_the_same_bits(whole: Run, tmp_path: Path) -> None:
+    _same(whole, make_run(tmp_path / "run", engine={"chunk": 1}))
 
 
-def test_hosts_of_one_site_choose_the_same(tmp_path: Path) -> None:
-    one, each = (make_run(tmp_path / f"{w}", engine={"wire": w}) for w in (False, True))
+@pytest.mark.slow
+def test_any_chunk_gives_the_same_bits_of_parts_that_are_trained(tmp_path: Path) -> None:
+    personal = {"guard": True, "part": "finetune"}
+    _same(*(make_run(tmp_path / f"{c}", personal=personal, engine={"chunk": c}) for c in (0, 1)))
+
+
+def test_hosts_of_one_site_choose_the_same(whole: Run, tmp_path: Path) -> None:
+    one, each = whole, make_run(tmp_path / "run", engine={"wire": True})
     assert one.summary.personal["choices"] == each.summary.personal["choices"]
     assert one.summary.personal["final"]["log_loss"] == pytest.approx(each.summary.personal["final"]["log_loss"], abs=1e-5)
     assert one.summary.personal["spread"] == each.summary.personal["spread"]
 
 
-def test_a_run_killed_while_sites_choose_ends_with_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = make_run(tmp_path / "whole")
+def test_a_run_killed_while_sites_choose_ends_with_the_same_files(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = SiteHost.answer
 
     def dies(self: Any, ask: Any, members: Any) -> Any:
@@ -294,9 +322,10 @@ def test_a_run_killed_while_sites_choose_ends_with_the_same_files(tmp_path: Path
     _same(whole, again)
 
 
-def test_another_seed_has_other_folds(tmp_path: Path) -> None:
-    first, other = (make_run(tmp_path / f"{s}", seed=s, split={"seed": 1}) for s in (0, 1))
-    assert facts_of(first)["a"]["losses"] != facts_of(other)["a"]["losses"]
+def test_another_seed_has_other_folds(whole: Run, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "run", seed=1, split={"seed": 0})
+    assert whole.summary.rows == other.summary.rows
+    assert facts_of(whole)["a"]["losses"] != facts_of(other)["a"]["losses"]
 
 
 def test_patients_with_several_rows_are_kept_together(tmp_path: Path) -> None:
@@ -335,6 +364,7 @@ def test_the_common_model_is_the_one_in_use_at_the_site(tmp_path: Path) -> None:
             assert np.array_equal(arrays["common"], arrays["deployed"])
 
 
+@pytest.mark.slow
 def test_a_private_additive_model_has_no_model_of_a_sites_own(tmp_path: Path) -> None:
     made = run(load_recipe("heart").with_settings(["method.name=private-gam", "privacy.epsilon=3"]), out=tmp_path / "run")
     said = json.loads((made.folder / "at_sites" / "va" / READABLE).read_text())
