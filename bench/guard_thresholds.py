@@ -1,11 +1,13 @@
-"""Decisions of deployed models: at the threshold of the consortium, or at one from each site's own validation rows?
+"""Decisions of deployed models: at which threshold?
 
     python bench/guard_thresholds.py heart
     python bench/guard_thresholds.py eicu-demo
+    python bench/guard_thresholds.py ham10000
 
 Each seed chooses the threshold by Youden's index on the validation rows of all sites (`evaluation.threshold = "youden"`). Printed
 are accuracy, sensitivity, specificity and Youden's index over the test rows of all sites and seeds: of the common model, of the
-models that sites deploy at the same threshold, and of these at a threshold from the site's own validation rows.
+models that sites deploy at the same threshold, of these at a threshold chosen by their own scores on the validation rows of all
+sites (which runs use), and at a threshold from the site's own validation rows.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from grandrounds.runs.run import run
 from grandrounds.site.evaluate import score
 
 SEEDS = 5
-COMMON, DEPLOYED, OWN = "common model", "deployed models", "deployed models, own thresholds"
+COMMON, DEPLOYED = "common model", "deployed, common threshold"
+JOINT, OWN = "deployed, their threshold", "deployed, a threshold by site"
 
 
 class WatchedFinalizer(Finalizer):
@@ -34,8 +37,9 @@ class WatchedFinalizer(Finalizer):
 
     counts: dict[str, Any] = {}  # noqa: RUF012
 
-    def _personalized(self, model: Model, served: ModelAssignment, threshold: float) -> dict[str, object]:
-        facts = super()._personalized(model, served, threshold)
+    def _personalized(self, model: Model, served: ModelAssignment) -> Any:
+        facts, tallies = super()._personalized(model, served)
+        threshold, joint = self._threshold(served), float(str(facts["threshold"]))
         host: Any = self.context.engine
         host = host.hosts[0]
         for k, deployed in host.personal_models.items():
@@ -49,10 +53,11 @@ class WatchedFinalizer(Finalizer):
             for name, risk, cut in (
                 (COMMON, risks["test", COMMON], threshold),
                 (DEPLOYED, risks["test", DEPLOYED], threshold),
+                (JOINT, risks["test", DEPLOYED], joint),
                 (OWN, risks["test", DEPLOYED], own),
             ):
                 self.counts[name] = self.counts.get(name, 0) + count(risk >= cut, events["test"])
-        return facts
+        return facts, tallies
 
     @staticmethod
     def _events(host: Any, split: str, k: int) -> Any:

@@ -109,9 +109,10 @@ class Finalizer:
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
         if is_personal(plan):
-            final["personal"], deployed = self._personalized(model, served, threshold)
+            final["personal"], deployed = self._personalized(model, served)
             scored = replace(scored, by_column=deployed or scored.by_column)
-        fairness, mitigation = self._compare_groups(scored, threshold, deploys=deploys)
+        decided = float(final["personal"]["threshold"]) if deploys else threshold
+        fairness, mitigation = self._compare_groups(scored, decided, deploys=deploys)
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
@@ -377,11 +378,12 @@ class Finalizer:
         changed = served.map(lambda theta: model.with_platt(theta, slope=line.slope, intercept=line.intercept))
         return changed, Calibration(line.slope, line.intercept)
 
-    def _threshold(self, served: ModelAssignment) -> float:
-        """Return the decision threshold: one half, or chosen on the validation rows of all sites."""
+    def _threshold(self, served: ModelAssignment, *, personal: bool = False) -> float:
+        """Return the decision threshold of the common or of the deployed models: one half, or chosen on the validation rows of
+        all sites."""
         if self.context.plan.evaluation.threshold == "half":
             return 0.5
-        val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
+        val = self._drive(evaluate(served, ("val",), personal=personal)).totals["val"].sum(axis=0)
         return evaluation.choose(val, self.context.encoding, self.context.plan.evaluation)
 
     def _tasks(self, served: ModelAssignment) -> dict[str, Any]:
@@ -425,11 +427,12 @@ class Finalizer:
         return evaluation.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
 
     def _personalized(
-        self, model: Model, served: ModelAssignment, threshold: float
+        self, model: Model, served: ModelAssignment
     ) -> tuple[dict[str, object], dict[str, list[Any]]]:
         """Have sites choose their personal models and evaluate them; also return their tallies by group of patients.
 
-        Under a privacy budget choices and figures stay at the sites.
+        The threshold of deployed models is chosen by their own scores, as that of the common model is by its scores. Under a
+        privacy budget choices and figures stay at the sites.
         """
         plan = self.context.plan
         private = plan.privacy.epsilon is not None
@@ -455,7 +458,7 @@ class Finalizer:
         different = self._differences(served, sites if private else _with_part(result), result.rows)
         if private:
             return facts, {}
-        grouped = self._grouped_parts()
+        grouped, threshold = self._grouped_parts(), self._threshold(served, personal=True)
         scored = self._judged(served, grouped or ("test",), threshold, personal=True, by_column=grouped)
         total = scored.totals["test"].sum(axis=0)
         evaluated = {
@@ -464,6 +467,7 @@ class Finalizer:
             "harmed": None if result.harmed is None else list(result.harmed),
             "tested": list(result.tested),
             **different,
+            "threshold": threshold,
             "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
             "per_site": evaluation.site_figures(scored),
             "below_majority": evaluation.sites_below_majority(evaluation.site_figures(scored), self.context.encoding),

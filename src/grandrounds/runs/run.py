@@ -225,7 +225,10 @@ class Run:
         model, own = self._common_model(name), self.personal_file(name)
         if own is None:
             self._refuse_untrained_head()
-        return model if own is None else replace(own.apply(model), is_deployed=True)
+        if own is None:
+            return model
+        threshold = float(self.summary.personal.get("threshold") or model.threshold)
+        return replace(own.apply(model), is_deployed=True, threshold=threshold)
 
     def _refuse_untrained_head(self) -> None:
         """Refuse predictions by the common model of a run in which only sites' own last layers are trained."""

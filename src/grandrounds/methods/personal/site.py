@@ -129,7 +129,7 @@ class PersonalSite(SitePlugin):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._harm_by_site: dict[int, Array] = {}  # (1,) p-value of harm
+        self._harm_by_site: dict[int, Array] = {}  # (2,) p-value of harm, test patients of the rarer class
 
     @property
     def tasks(self) -> Mapping[str, Task]:
@@ -294,18 +294,20 @@ class PersonalSite(SitePlugin):
         level = float(ask.shared["level"])
         if not 0 < level <= guard.LEVEL:
             raise BadInput(f"a site answers about harm at levels up to {guard.LEVEL}, not at {level:g}", code="bad-level")
-        p_values = np.array([float(self._harm_by_site[k][0]) if k in self._harm_by_site else np.nan for k in members.tolist()])
-        return {"harmed": np.where(np.isnan(p_values), np.nan, p_values <= level)}
+        nothing = np.array([np.nan, 0.0])
+        p_values, rarer = np.stack([self._harm_by_site.get(k, nothing) for k in members.tolist()]).T
+        testable = ~np.isnan(p_values) & (rarer >= guard.least_of_each_class(level))
+        return {"harmed": np.where(testable, p_values <= level, np.nan)}
 
     def _test_harm(self, terms: PersonalTerms, k: int, models: Mapping[str, Array]) -> dict[str, Any]:
         """Compare the deployed model on test rows with the site's own model and its majority class; keep the p-value."""
         part, units = self.site.stack.parts["test"], self._units(k, "test")
         losses = {name: self.losses(theta, part, k, terms.class_weight) for name, theta in models.items()}
         others = [losses["deployed"] - losses[name] for name in (OWN, MAJORITY) if name in losses]
-        p_value = None
-        if others and self._can_test(k):
+        p_value, rarer = None, self._count_rarer(k)
+        if others and rarer:
             p_value = guard.harm_p_value(others, units, seed=terms.config.seed, site=self.site.stack.names[k])
-        self._harm_by_site[k] = np.array([np.nan if p_value is None else p_value])
+        self._harm_by_site[k] = np.array([np.nan if p_value is None else p_value, rarer])
         return {
             "rows": len(units),
             "patients": len(np.unique(units)),
@@ -313,12 +315,16 @@ class PersonalSite(SitePlugin):
             "p_value": p_value,
         }
 
-    def _can_test(self, k: int) -> bool:
-        """Return True if test rows can show harm: without a patient of one of two classes, a rare event looks impossible."""
+    def _count_rarer(self, k: int) -> int:
+        """Count the test patients of the rarer of two classes that training rows have; all test patients for other outcomes.
+
+        Without a patient of one of two classes, test rows cannot show harm: a rare event would look impossible.
+        """
         train, test = (self.site.stack.parts[split].y[rows_of(self.site.stack.parts[split], k)] for split in ("train", "test"))
+        units = self._units(k, "test")
         if self.site.stack.outcome is not None or self.site.prepared_model().outputs > 1:
-            return len(test) > 0
-        return set(np.unique(train).tolist()) <= set(np.unique(test).tolist())
+            return len(np.unique(units))
+        return min((len(np.unique(units[test == c])) for c in np.unique(train)), default=0)
 
     def _shift(self, k: int, theta: Array, deployed: Array) -> float | None:
         """Return the mean of the deployed model's scores less those of the common one on training rows, for one output."""
