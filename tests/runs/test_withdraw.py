@@ -20,7 +20,7 @@ from grandrounds.runs.federation import assemble
 from grandrounds.runs.run import Run, resume
 from grandrounds.runs.withdraw import leave_out, withdraw
 from grandrounds.runs.withdrawal import MARK, read_withdrawn
-from tests.support import patients, refused
+from tests.support import patients, refused, slow
 
 COLUMNS = {"label": "died", "site": "hospital"}
 
@@ -190,7 +190,7 @@ def kept(table: Table, out, **changes) -> Run:
     "changes",
     [
         {"train": {"optimizer": "adam", "lr": 0.01, "keep_optimizer": True}},
-        {"method": {"name": "fedadam", "rounds": 5}, "engine": {"wire": True}},
+        slow({"method": {"name": "fedadam", "rounds": 5}, "engine": {"wire": True}}),
     ],
     ids=["kept optimizer", "server optimizer, messages"],
 )
