@@ -20,7 +20,7 @@ NONE = "No feature differs more than sampling explains."
 METHOD = (
     "Each hospital tested its columns on its own rows: does a column explain outcomes beyond the common model's score and an "
     f"intercept of the hospital's own? Outcomes were permuted over patients {PERMUTATIONS} times, and p-values are corrected for "
-    "the number of columns. The common model was trained on these rows too, so small differences may be missed."
+    "the number of columns. The common model was trained on most of these rows too, so small differences may be missed."
 )
 
 _ROWS = 60

@@ -39,6 +39,7 @@ WHOLE_SCORE = "(all features)"
 """The record of the common model's score as a whole: all coefficients are larger or smaller by one factor."""
 
 _FIELDS = ("difference", "low", "high", "p", "differs", "input", "output", "common", "deviation")
+_P = _FIELDS.index("p")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def ask_differences(
     Args:
         served: The common model, or the model of each site.
         sites: Sites with a personal part; under a budget, where the server does not know them, all sites.
-        rows: "train" or "validation".
+        rows: "train": training and validation rows; "validation": those alone, for models that memorise training rows.
         seed: The run's seed.
         private: A privacy budget is set: sites keep their findings.
 
@@ -126,34 +127,52 @@ def answer_differences(site: Site, folder: Path | None, ask: Ask, members: Array
         (m,) yes, and (m, F + 1, 9) findings; a site without a personal model, or with too few patients, has NaN.
     """
     encoding, model = site.encoding, site.prepared_model()
-    split = "val" if str(ask.shared["rows"]) == "validation" else "train"
-    part = site.stack.parts[split]
-    groups = Features.from_columns(encoding.sources).groups
+    splits = ("val",) if str(ask.shared["rows"]) == "validation" else ("train", "val")
+    candidates, columns = find_candidates(encoding)
     common = np.broadcast_to(site.in_use(ask, members), (len(members), np.shape(ask.shared["model"])[-1]))
-    out = np.full((len(members), len(groups) + 1, len(_FIELDS)), np.nan)
+    out = np.full((len(members), columns[-1] + 1, len(_FIELDS)), np.nan)
     for row, (k, theta) in enumerate(zip(members.tolist(), common, strict=True)):
-        name, mine = site.stack.names[k], rows_of(part, k)
         if k not in site.personal_models:
             continue
-        units = patients_of(site, k, split)
-        x = part.x[mine]
+        name, parts = site.stack.names[k], [site.stack.parts[split] for split in splits]
+        x = np.concatenate([part.x[rows_of(part, k)] for part in parts])
+        target = np.concatenate([part.target[rows_of(part, k)] for part in parts])
+        units = patients_of(site, k, splits)
         rng = generator(int(ask.shared["seed"]), purpose="permutations of differences", site=name)
-        tested = SiteRows(loss_of(model), score(model, theta, x), part.target[mine], x, units)
-        found = find_differences(tested, groups, rng)
-        for f, effect in enumerate(found or ()):
-            if effect is not None:
+        found = find_differences(SiteRows(loss_of(model), score(model, theta, x), target, x, units), candidates, rng)
+        for f, effect in zip(columns, found or (), strict=False):
+            if effect is not None and not out[row, f, _P] <= effect.p:  # of a column, its value or its gaps
                 out[row, f] = [getattr(effect, field) for field in _FIELDS]
         if folder is not None:
             records = describe_differences({name: out[row]}, encoding)[name]
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            text = json.dumps({"rows": len(units), "split": split, "features": [r.to_dict() for r in records]}, indent=1)
+            facts = {"rows": len(units), "splits": list(splits), "features": [r.to_dict() for r in records]}
+            text = json.dumps(facts, indent=1)
             (folder / name / FILE).write_text(text, encoding="utf-8")
     return {"tested": np.ones(len(members), np.uint8), "differences": out}
 
 
-def patients_of(site: Site, k: int, split: str) -> Array:
-    """Return the patient of each of site k's rows of a split; row numbers without a patient column."""
-    rows = getattr(site.stack.rows[k], split)
+def find_candidates(encoding: Encoding) -> tuple[list[Array], list[int]]:
+    """List the groups of inputs that are tested together, and the column of each; the last column is the whole score.
+
+    All levels of a category are one group. A number and its missing values are two: with one degree of freedom each they find more.
+    """
+    features = Features.from_columns(encoding.sources)
+    numbers = len(encoding.numeric)
+    gaps = np.arange(numbers, numbers + sum(r.indicator for r in encoding.numeric))
+    candidates, columns = [], []
+    for f, places in enumerate(features.groups):
+        is_gap = np.isin(places, gaps)
+        for group in (places[~is_gap], places[is_gap]):
+            if len(group):
+                candidates.append(group)
+                columns.append(f)
+    return candidates, [*columns, len(features)]
+
+
+def patients_of(site: Site, k: int, splits: Sequence[str]) -> Array:
+    """Return the patient of each of site k's rows of these splits; numbers without a patient column."""
+    rows = np.concatenate([getattr(site.stack.rows[k], split) for split in splits])
     if site.stack.data.patient is not None:
         return np.asarray(site.stack.data.patient[rows].astype(str))
     return np.arange(len(rows))

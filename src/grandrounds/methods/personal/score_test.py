@@ -6,8 +6,8 @@ all inputs of a category together, Rao's score statistic tells whether the colum
 - **Null distribution.** Outcomes are permuted over patients, with the probability that the common model gives each order
   (`Patients`). Rows of one patient move together, and only patients with the same number of rows change places. So rows of one
   patient may be correlated.
-- **Number of columns.** Statistics are brought to one scale (Wilson and Hilferty) and compared with the permutation distribution
-  of the largest of all columns (Westfall and Young's max-T). The chance that any column is named at a hospital without a
+- **Number of columns.** Statistics are brought to one scale (`_corrected`) and compared with the permutation distribution of the
+  largest of all columns (Westfall and Young's max-T). The chance that any column is named at a hospital without a
   difference is 5%.
 - **Which column.** Columns that are correlated with a column that differs seem to differ too. So the clearest column enters the
   null model with coefficients of its own, and the others are tested again, until none is clear (forward selection). A column
@@ -17,9 +17,10 @@ all inputs of a category together, Rao's score statistic tells whether the colum
 - **Size.** The difference of the coefficient of an input, given the columns that differ, with a 95% interval (by patient where
   patients have several rows). Intervals are not corrected for the number of columns.
 
-The common model was trained on these rows too, unless validation rows are used. That makes residuals smaller where they would
-show a difference: the test is conservative, and more so at a hospital with a large share of all rows. It sees differences that
-rise or fall with a number, not a U-shape.
+The test uses training and validation rows; validation rows alone for models that can memorise their training rows (networks,
+trees). The common model was trained on the training rows too. That makes residuals smaller where they would show a difference:
+the test is conservative, and more so at a hospital with a large share of all rows. It sees differences that rise or fall with a
+number, not a U-shape.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ SWEEPS = 20
 
 _FIRST, _HOPELESS = 99, 0.2  # permutations after which a hospital stops if no p-value is below this
 _LEAST_VARIANCE = 0.002  # of an outcome, in units of training: one that the model is sure of has no weight without end
+_FAR = 2.5  # standard deviations that an input is drawn in to for the test: one extreme patient is not evidence
 _COLLINEAR = 1e-6  # share of an input's variance that is its own; with less it is taken as a copy of others
 _WEAK = 0.01  # precision of coefficients: keeps them finite where a level has events only
 _CELLS = 4_000_000  # permuted outcomes in memory at a time
@@ -324,9 +326,8 @@ def _orthonormal(columns: Array) -> Array:
 
 def to_normal(statistic: Array, degrees: Array) -> Array:
     """Bring chi-squared statistics of different degrees of freedom to one scale, nearly normal (Wilson and Hilferty)."""
-    k = np.maximum(degrees, 1)
-    value = (np.cbrt(statistic / k) - (1 - 2 / (9 * k))) / np.sqrt(2 / (9 * k))
-    return np.asarray(np.where(degrees > 0, value, -np.inf))
+    shift = 2 / (9 * degrees)
+    return np.asarray((np.cbrt(statistic / degrees) - (1 - shift)) / np.sqrt(shift))
 
 
 def find_differences(
@@ -336,7 +337,7 @@ def find_differences(
 
     Args:
         rows: The hospital's rows.
-        groups: Inputs of each column.
+        groups: Inputs of each column that are tested together.
         rng: Random numbers of the permutations.
         permutations: Number of permutations.
 
@@ -355,28 +356,29 @@ def find_differences(
     spread = z.std(axis=0)
     strength = np.where(spread > 1e-9, (z - z.mean(axis=0)) / np.where(spread > 1e-9, spread, 1), 0.0)
     design = np.concatenate([np.broadcast_to(scaled[:, None, :], (n, c, x.shape[1])), strength[:, :, None]], axis=2)
+    bounded = np.clip(design, -_FAR, _FAR)
     candidates = [g[usable[g]] for g in groups] + [np.array([x.shape[1]])]
     found: list[int] = []
     p_of: dict[int, float] = {}
 
-    def test_others(own: Sequence[int]) -> tuple[NullModel, Array, int | None]:
-        null = NullModel(given, design, [i for g in own for i in candidates[g].tolist()])
+    def test_others(own: Sequence[int]) -> tuple[Array, int | None]:
+        null = NullModel(given, bounded, [i for g in own for i in candidates[g].tolist()])
         rest = [np.array([], int) if g in own else places for g, places in enumerate(candidates)]
-        return null, *_max_test(null, rest, patients, rng, permutations)
+        return _max_test(null, rest, patients, rng, permutations)
 
     while True:
-        null, p, clearest = test_others(found)
+        p, clearest = test_others(found)
         p_of |= {g: float(v) for g, v in enumerate(p) if g not in found}
         if clearest is None or p[clearest] > LEVEL or len(found) == MOST_FOUND:
             break
         p_of[clearest] = max([float(p[clearest]), *(p_of[g] for g in found)])
         found.append(clearest)
     for g in found[:-1]:  # one that was found first may only go together with one that was found later
-        p = test_others([o for o in found if o != g])[1]
+        p = test_others([o for o in found if o != g])[0]
         if p[g] > LEVEL:
             p_of[g] = float(p[g])
             found.remove(g)
-            null = NullModel(given, design, [i for o in found for i in candidates[o].tolist()])
+    null = NullModel(given, design, [i for g in found for i in candidates[g].tolist()])
     sizes = np.append(np.where(deviation > 0, deviation, 1), 1.0)
     common = _common_coefficients(scaled, z)
     out: list[Effect | None] = []
@@ -404,21 +406,36 @@ def _max_test(
     value, degrees, basis, owner = score_statistics(null, groups)
     if not degrees.any():
         return np.ones(len(groups)), None
-    observed = to_normal(value, degrees)
-    reached, drawn = np.ones(len(groups)), 1
     per_outcome = [b / null.weight[:, k, None] for k, b in enumerate(basis)]
     expected = [null.mean[:, k] @ b for k, b in enumerate(per_outcome)]
     member = _members(owner, len(groups)) / null.dispersion
     per_outcome = [b.astype(np.float32) for b in per_outcome]
+    statistics, drawn = [value[None]], 0
     counts = _batches(patients.rows * len(basis), permutations)
     for dealt in patients.permute(null.scores / null.dispersion, null.target, null.residual, rng, counts):
         squares = sum((dealt[:, k].T @ b - expected[k]) ** 2 for k, b in enumerate(per_outcome))
-        largest = to_normal(squares @ member, degrees).max(axis=1)
-        reached += (largest[:, None] >= observed - _TIE).sum(axis=0)
+        statistics.append(squares @ member)
         drawn += dealt.shape[2]
-        if drawn > _FIRST and reached.min() > _HOPELESS * drawn:
+        if drawn == _FIRST and _corrected(np.concatenate(statistics), degrees)[0].min() > _HOPELESS:
             break
-    return reached / drawn, int(np.argmax(observed > observed.max() - 1e-6))
+    p, normal = _corrected(np.concatenate(statistics), degrees)
+    return p, int(np.argmax(normal > normal.max() - 1e-6))
+
+
+def _corrected(statistics: Array, degrees: Array) -> tuple[Array, Array]:
+    """Return the p-value (G,) of each column, corrected for their number (max-T), and its statistic on the common scale.
+
+    Statistics (1 + m, G): the observed ones, then those of permutations. Each column is scaled by the mean and the variance of
+    its permuted statistics, as a multiple of a chi-squared variable, so that a rare level with its long tail counts no more than
+    the others.
+    """
+    mean, variance = statistics[1:].mean(axis=0), statistics[1:].var(axis=0)
+    is_tested = (degrees > 0) & (variance > 0)
+    safe_mean, safe_variance = np.where(is_tested, mean, 1.0), np.where(is_tested, variance, 2.0)
+    scale, freedom = safe_variance / (2 * safe_mean), 2 * safe_mean**2 / safe_variance
+    normal = np.where(is_tested, to_normal(statistics / scale, freedom), -np.inf)
+    reached = (normal[1:].max(axis=1)[:, None] >= normal[0] - _TIE).sum(axis=0)
+    return (1 + reached) / len(statistics), normal[0]
 
 
 def _batches(rows: int, permutations: int) -> list[int]:
@@ -442,7 +459,8 @@ def _largest(null: NullModel, places: Array, patients: Patients) -> tuple[int, i
             error = np.sqrt(null.dispersion / information)
             if patients.repeated:
                 sums = patients.sum((column * (null.residual[:, k] - size * column))[:, None])
-                error = np.sqrt((sums**2).sum() * patients.count / (patients.count - 1)) / information
+                by_patient = np.sqrt((sums**2).sum() * patients.count / (patients.count - 1)) / information
+                error = max(error, by_patient)  # few patients with an outcome make the second too small
             if error > 0 and abs(size) / error > clearest:
                 clearest, best = abs(size) / error, (k, i, size, float(error))
     return best
@@ -457,14 +475,14 @@ def _fitted(
     at = c + c * list(members).index(place) + output
     first, second = derivatives(rows.loss, rows.scores + columns @ w, rows.target)
     inverse = np.linalg.inv(curvature)
+    pearson = first**2 / np.maximum(np.einsum("ncc->nc", second), _LEAST_VARIANCE)
+    spread = 1.0 if rows.loss == CROSS_ENTROPY else float(pearson.sum() / max(1, n * c - len(w)))
+    variance = float(inverse[at, at]) * spread
     if patients.repeated:
         sums = patients.sum(np.einsum("nc,ncq->nq", first, columns))
-        variance = inverse @ (sums.T @ sums) @ inverse * patients.count / (patients.count - 1)
-    else:
-        pearson = first**2 / np.maximum(np.einsum("ncc->nc", second), _LEAST_VARIANCE)
-        spread = 1.0 if rows.loss == CROSS_ENTROPY else float(pearson.sum() / max(1, n * c - len(w)))
-        variance = inverse * spread
-    return float(w[at]), float(np.sqrt(variance[at, at]))
+        by_patient = inverse[at] @ (sums.T @ sums) @ inverse[at] * patients.count / (patients.count - 1)
+        variance = max(variance, float(by_patient))
+    return float(w[at]), float(np.sqrt(variance))
 
 
 def _common_coefficients(scaled: Array, scores: Array) -> Array:
