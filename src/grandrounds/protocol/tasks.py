@@ -474,6 +474,11 @@ _TASKS = (
     TaskSpec(
         PERSONAL_DIFFERENCES,
         _reports(
+            ReportSpec(
+                "sums", SUM,
+                refused("gradient and curvature of the common model", "not asked for under a budget"),
+                account="sums of a statistic", rows=("train", "val"), is_raw=True, is_masked=True,
+            ),
             _nothing("tested", "yes: the site tested which columns differ from the common model, and keeps the result"),
             ReportSpec(
                 "differences", FIGURE,
@@ -483,7 +488,7 @@ _TASKS = (
             ),
         ),
         asked_by="`personal.differences`",
-        cost=ROWS_COST, is_learning=True,
+        cost=ROWS_COST, is_learning=True, per_round=2,
     ),
     TaskSpec(
         INTRODUCE,

@@ -455,7 +455,7 @@ class Finalizer:
         }
         for site, why in result.missing.items():
             self.context.warn(f"{site} uses the common model: it fitted no personal one ({why})")
-        different = self._differences(served, sites if private else _with_part(result), result.rows)
+        different = self._differences(served, sites, sites if private else _with_part(result), result.rows)
         if private:
             return facts, {}
         grouped, threshold = self._grouped_parts(), self._threshold(served, personal=True)
@@ -474,7 +474,9 @@ class Finalizer:
         }
         return evaluated, scored.by_column
 
-    def _differences(self, served: ModelAssignment, sites: tuple[str, ...], rows: str) -> dict[str, object]:
+    def _differences(
+        self, served: ModelAssignment, sites: tuple[str, ...], tested: tuple[str, ...], rows: str
+    ) -> dict[str, object]:
         """Have sites with a personal part test which columns differ from the common model; return their part of `personal`."""
         plan, encoding = self.context.plan, self.context.encoding
         private, reason = plan.privacy.epsilon is not None, why_untested(plan, encoding)
@@ -482,8 +484,9 @@ class Finalizer:
             return {}
         if reason:
             return {"untested": reason}
-        found = self._drive(ask_differences(served, sites, rows=rows, seed=plan.seed, private=private))
         assert isinstance(encoding, Encoding)
+        work = ask_differences(served, sites, tested, encoding, rows=rows, seed=plan.seed, private=private)
+        found = self._drive(work)
         return {} if private else summarise_differences(describe_differences(found, encoding))
 
     def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:

@@ -382,6 +382,7 @@ def _personal(p: Plan, *, private: bool) -> Iterator[Ask]:
         yield _ask(p, tasks.PERSONAL_SPREAD)
     yield _ask(p, tasks.PERSONAL)
     if p.personal.differences:
-        yield _ask(p, tasks.PERSONAL_DIFFERENCES)
+        yield _ask(p, tasks.PERSONAL_DIFFERENCES, "sums")
+        yield _ask(p, tasks.PERSONAL_DIFFERENCES, "tested", "differences")
     if p.personal.guard:
         yield _ask(p, tasks.PERSONAL_HARM)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,14 @@ from grandrounds.data.kinds import AnyEncoding, outcome_of, task_of
 from grandrounds.explain.features import Features
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.personal.parts import HEAD, loss_of, rows_of
-from grandrounds.methods.personal.score_test import LEVEL, Effect, SiteRows, find_differences
+from grandrounds.methods.personal.score_test import (
+    LEVEL,
+    Effect,
+    SiteRows,
+    correct_misfit,
+    find_differences,
+    misfit_sums,
+)
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PERSONAL_DIFFERENCES
 from grandrounds.site.evaluate import score
@@ -31,6 +38,9 @@ from grandrounds.site.plugin import Columns, Site
 
 FILE = "differences.json"
 """A hospital's own file of its differences."""
+
+MOST_CORRECTED = 500
+"""Inputs up to which the common model is corrected: a hospital sends their number squared."""
 
 SHOWN = 8
 """Columns of each hospital in the summary, at most, besides those that differ."""
@@ -90,13 +100,22 @@ def why_untested(plan: Plan, encoding: AnyEncoding) -> str:
 
 
 def ask_differences(
-    served: ModelAssignment, sites: tuple[str, ...], *, rows: str, seed: int, private: bool
+    served: ModelAssignment,
+    sites: tuple[str, ...],
+    tested: tuple[str, ...],
+    encoding: Encoding,
+    *,
+    rows: str,
+    seed: int,
+    private: bool,
 ) -> Generator[Ask, Answers, dict[str, Array]]:
-    """Ask hospitals to test their columns.
+    """Ask hospitals to test their columns, against the common model as corrected by what they show together.
 
     Args:
         served: The common model, or the model of each site.
-        sites: Sites with a personal part; under a budget, where the server does not know them, all sites.
+        sites: All sites that train.
+        tested: Sites with a personal part; under a budget, where the server does not know them, all sites.
+        encoding: The agreed encoding.
         rows: "train": training and validation rows; "validation": those alone, for models that memorise training rows.
         seed: The run's seed.
         private: A privacy budget is set: sites keep their findings.
@@ -104,11 +123,19 @@ def ask_differences(
     Returns:
         (F + 1, 9) findings of each site; empty if they stay at the sites.
     """
-    if not sites:
+    if not tested:
         return {}
     shared: dict[str, Value] = {"model": served.model, "rows": rows, "seed": seed}
+    inputs = len(encoding.features)
+    if not private and not encoding.by_column and inputs <= MOST_CORRECTED and len(sites) > 1:
+        together = Ask(
+            PERSONAL_DIFFERENCES, shared=shared, each=served.payloads(), to=sites, report=("sums",), summed=("sums",)
+        )
+        answers = yield together
+        if "sums" in answers.totals:
+            shared["correction"] = correct_misfit(np.asarray(answers.totals["sums"]), inputs)
     report = ("tested",) if private else ("tested", "differences")
-    answers = yield Ask(PERSONAL_DIFFERENCES, shared=shared, each=served.payloads(), to=sites, report=report)
+    answers = yield Ask(PERSONAL_DIFFERENCES, shared=shared, each=served.payloads(), to=tested, report=report)
     if private or not len(answers):
         return {}
     return {site: np.asarray(found) for site, found in zip(answers.sites, answers["differences"], strict=True)}
@@ -124,22 +151,25 @@ def answer_differences(site: Site, folder: Path | None, ask: Ask, members: Array
         members: Site numbers.
 
     Returns:
-        (m,) yes, and (m, F + 1, 9) findings; a site without a personal model, or with too few patients, has NaN.
+        (m, ...) sums for the correction if these are asked for; else (m,) yes, and (m, F + 1, 9) findings: a site without a
+        personal model, or with too few patients, has NaN.
     """
-    encoding, model = site.encoding, site.prepared_model()
+    encoding = site.encoding
     splits = ("val",) if str(ask.shared["rows"]) == "validation" else ("train", "val")
     candidates, columns = find_candidates(encoding)
     common = np.broadcast_to(site.in_use(ask, members), (len(members), np.shape(ask.shared["model"])[-1]))
     out = np.full((len(members), columns[-1] + 1, len(_FIELDS)), np.nan)
-    for row, (k, theta) in enumerate(zip(members.tolist(), common, strict=True)):
+    rows = {k: _rows_of_site(site, k, theta, splits) for k, theta in zip(members.tolist(), common, strict=True)}
+    if "sums" in ask.report:
+        return {"sums": np.stack([misfit_sums(mine) for mine in rows.values()])}
+    for row, (k, mine) in enumerate(rows.items()):
         if k not in site.personal_models:
             continue
-        name, parts = site.stack.names[k], [site.stack.parts[split] for split in splits]
-        x = np.concatenate([part.x[rows_of(part, k)] for part in parts])
-        target = np.concatenate([part.target[rows_of(part, k)] for part in parts])
-        units = patients_of(site, k, splits)
+        name, units = site.stack.names[k], mine.units
+        if "correction" in ask.shared:
+            mine = replace(mine, scores=mine.scores + mine.x @ np.asarray(ask.shared["correction"]))
         rng = generator(int(ask.shared["seed"]), purpose="permutations of differences", site=name)
-        found = find_differences(SiteRows(loss_of(model), score(model, theta, x), target, x, units), candidates, rng)
+        found = find_differences(mine, candidates, rng)
         for f, effect in zip(columns, found or (), strict=False):
             if effect is not None and not out[row, f, _P] <= effect.p:  # of a column, its value or its gaps
                 out[row, f] = [getattr(effect, field) for field in _FIELDS]
@@ -152,10 +182,18 @@ def answer_differences(site: Site, folder: Path | None, ask: Ask, members: Array
     return {"tested": np.ones(len(members), np.uint8), "differences": out}
 
 
+def _rows_of_site(site: Site, k: int, theta: Array, splits: Sequence[str]) -> SiteRows:
+    """Gather site k's rows of these splits, with the scores of the common model."""
+    model, parts = site.prepared_model(), [site.stack.parts[split] for split in splits]
+    x = np.concatenate([part.x[rows_of(part, k)] for part in parts])
+    target = np.concatenate([part.target[rows_of(part, k)] for part in parts])
+    return SiteRows(loss_of(model), score(model, theta, x), target, x, patients_of(site, k, splits))
+
+
 def find_candidates(encoding: Encoding) -> tuple[list[Array], list[int]]:
     """List the groups of inputs that are tested together, and the column of each; the last column is the whole score.
 
-    All levels of a category are one group. A number and its missing values are two: with one degree of freedom each they find more.
+    All levels of a category are one group. A number and its missing values are two, with one degree of freedom each.
     """
     features = Features.from_columns(encoding.sources)
     numbers = len(encoding.numeric)

@@ -3,6 +3,9 @@
 The common model's score of each row is taken as given (an offset) and the hospital has an intercept of its own. For each column,
 all inputs of a category together, Rao's score statistic tells whether the column explains the outcomes beyond that.
 
+First the score is corrected for what all hospitals together show (`correct_misfit`), from sums over hospitals: a common model
+that is off everywhere, because it had few rounds or took hospitals for features, is no difference of one hospital.
+
 - **Null distribution.** Outcomes are permuted over patients, with the probability that the common model gives each order
   (`Patients`). Rows of one patient move together, and only patients with the same number of rows change places. So rows of one
   patient may be correlated.
@@ -52,6 +55,7 @@ _FIRST, _HOPELESS = 99, 0.2  # permutations after which a hospital stops if no p
 _LEAST_VARIANCE = 0.002  # of an outcome, in units of training: one that the model is sure of has no weight without end
 _FAR = 2.5  # standard deviations that an input is drawn in to for the test: one extreme patient is not evidence
 _COLLINEAR = 1e-6  # share of an input's variance that is its own; with less it is taken as a copy of others
+_MISFIT_VARIANCE = 0.25
 _WEAK = 0.01  # precision of coefficients: keeps them finite where a level has events only
 _CELLS = 4_000_000  # permuted outcomes in memory at a time
 _TIE = 1e-4  # permuted statistics are computed with single precision
@@ -397,6 +401,48 @@ def find_differences(
         low, high = (size - _Z * error) / unit, (size + _Z * error) / unit
         out.append(Effect(size / unit, low, high, p_of[g], g in found, i, k, common_of, unit))
     return out
+
+
+def misfit_sums(rows: SiteRows) -> Array:
+    """Sum what one hospital tells about coefficients that fit all hospitals better than the common scores.
+
+    Args:
+        rows: The hospital's rows.
+
+    Returns:
+        For each output the gradient (d,), the curvature (d * d,) and the weight of the rows, given an intercept of the
+        hospital's own; zeros where its outcomes are all alike.
+    """
+    x = np.asarray(rows.x, np.float64)
+    d, outputs = x.shape[1], rows.scores.shape[1]
+    out = np.zeros((outputs, d + d * d + 1))
+    if len(x) < 2 or not np.ptp(rows.target, axis=0).any() or not np.isfinite(rows.scores).all():
+        return out.ravel()
+    given = SiteRows(rows.loss, np.asarray(rows.scores, np.float64), np.asarray(rows.target, np.float64), x, rows.units)
+    null = NullModel(given, np.broadcast_to(x[:, None, :], (len(x), outputs, d)), [])
+    for k in range(outputs):
+        column, residual = null.adjusted[:, k], null.residual[:, k]
+        out[k] = np.concatenate([residual @ column, (column.T @ column).ravel(), [(null.weight[:, k] ** 2).sum()]])
+    return out.ravel()
+
+
+def correct_misfit(sums: Array, inputs: int) -> Array:
+    """Compute the change of coefficients that the hospitals together ask for: one penalised Newton step.
+
+    Args:
+        sums: Sums of `misfit_sums` over hospitals.
+        inputs: Number of inputs d.
+
+    Returns:
+        (d, C) changes; the penalty is that of a normal prior with a standard deviation of 0.5 for each standard deviation of an
+        input within hospitals.
+    """
+    out = []
+    for row in np.asarray(sums, np.float64).reshape(-1, inputs + inputs**2 + 1):
+        gradient, curvature, weight = row[:inputs], row[inputs:-1].reshape(inputs, inputs), max(float(row[-1]), 1e-12)
+        penalty = np.diag(curvature) / weight / _MISFIT_VARIANCE + 1e-9
+        out.append(np.linalg.solve(curvature + np.diag(penalty), gradient))
+    return np.stack(out, axis=1)
 
 
 def _max_test(
