@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.methods import METHODS, REGULARIZERS, SITE_PLUGINS
+from grandrounds.methods.personal.site import PersonalSite
+from grandrounds.methods.personal.training import TrainedParts
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.plugin import SitePlugin
@@ -75,6 +77,7 @@ def test_a_host_answers_the_tasks_of_its_plugins_and_no_others():
 
 def test_every_host_is_given_the_halves_of_all_methods_once():
     named = [p for part in (*REGULARIZERS.values(), *METHODS.values()) for p in part.site]
-    assert set(SITE_PLUGINS) == set(named) and len(set(SITE_PLUGINS)) == len(SITE_PLUGINS)
+    personal = {TrainedParts, PersonalSite}  # of no method: [personal] goes with many
+    assert set(SITE_PLUGINS) == {*named, *personal} and len(set(SITE_PLUGINS)) == len(SITE_PLUGINS)
     hosted = {type(p) for p in ready(stack([10, 10]))[0].hosts[0].plugins}
     assert set(SITE_PLUGINS) < hosted
