@@ -38,6 +38,7 @@ def test_it_says_what_is_valid_what_remains_and_what_it_cost(folder):
         ("explain", "{run}", "--case", "3"),
         ("report", "{run}"),
         ("show", "{run}", "--model"),
+        ("track", "{run}"),
     ],
 )
 def test_commands_refuse_its_model_with_exit_code_2(folder, arguments):
@@ -80,6 +81,13 @@ def test_the_console_marks_the_run_and_refuses_its_model(folder):
     assert "va withdrew" in lines[run.name] and not lines[f"{run.name}-without-va"]
     assert ">withdrawn</span>" in client.get("/").text
     assert "<b>Withdrawn:</b>" in client.get("/run", params={"run": run.name}).text
+    from grandrounds.console.cases.site_cases import SiteCases
+    from tests.support import refused
+
+    patients = SiteCases(RunIndex(root / "runs"), "cleveland")
+    assert [entry.name for entry in patients.runs()] == [f"{run.name}-without-va"]
+    with refused("withdrawn-run"):
+        patients.open(run.name)
     for path in ("/card", "/shapes", "/api/run/card", "/api/run/shapes", "/api/run/estimates"):
         answer = client.get(path, params={"run": run.name})
         assert answer.status_code == 422 and "va withdrew" in answer.text

@@ -262,3 +262,14 @@ def test_a_pooled_run_and_the_shadows_of_an_attack_do_without_the_site(table, tm
     assert done.run.plan["split"]["without"] == ["c"]
     shadow = _shadow_plan(done.run, RunRows.read(done.run, table), tmp_path / "rows", 0)
     assert shadow["split"]["without"] == []  # the rows of a shadow run are those of the sites left
+
+
+def test_a_run_without_a_ledger_is_closed_by_its_mark(table, tmp_path, monkeypatch):
+    for module in ("ledger", "withdraw"):
+        monkeypatch.setattr(f"grandrounds.runs.{module}.is_installed", lambda name: False)
+    run = start(table, tmp_path / "a", reference={}, method={"rounds": 1})
+    done = withdraw(run, "c", table=table)
+    assert not (done.run.folder / "ledger.db").exists()
+    assert read_withdrawn(run.folder) == done.mark
+    with refused("withdrawn-run"):
+        assert Run(run.folder).model

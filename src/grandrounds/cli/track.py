@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.options import Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def track(
         str,
         typer.Option(help="json: as Plotly reads it; html: a page each, 2 MB; png: needs kaleido and a browser."),
     ] = "json",
+    withdrawn: Withdrawn = False,
 ) -> None:
     """Log finished runs to MLflow: parameters, metrics by round, figures, report, ledger head and model.
 
@@ -47,7 +49,9 @@ def track(
     from grandrounds.runs.run import Run
 
     target = Target.parse(destination)
-    runs = [Run(folder) for folder in folders]
+    runs = [Run(folder, withdrawn=withdrawn) for folder in folders]
+    for run in runs:
+        run.refuse_withdrawn()
     for run in runs:
         echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
 
