@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import encoding_from
-from grandrounds.data.subgroups import Grouping, add_words, agree_groupings, band_names, count_words, known_groupings
+from grandrounds.data.subgroups import (
+    Grouping,
+    add_words,
+    agree_groupings,
+    band_names,
+    count_words,
+    known_groupings,
+    number_groups,
+)
 from grandrounds.data.summary import Cells
 from grandrounds.data.table import Table
 from grandrounds.keeper.policy.small_cells import without_small_cells
@@ -76,3 +85,20 @@ def test_a_hospital_names_no_group_of_few_patients():
     words = {"groups": {}, "classes": {"0": 9}, "subgroups": {"ethnicity": {"a": 40, "rare": 2}, "age": None}}
     told = without_small_cells("summarise", {"summary.words": json.dumps(words)}, 5)
     assert json.loads(told["summary.words"])["subgroups"] == {"ethnicity": {"a": 40}, "age": None}
+
+
+def test_images_have_groups_by_their_further_columns():
+    """Ages of images are text; they are cut as the numbers of a table, and so is a column of numbers by given cuts."""
+    n = 12
+    ages = np.array([str(30 + 5 * k) for k in range(n - 1)] + [None], object)
+    columns = {"age": ages, "sex": np.array(["f", "m", None] * 4, object)}
+    images = ImageSet(
+        name="lesions", pixels=np.zeros((n, 2, 2, 1), np.uint8), label=np.array(["a", "b"] * 6, object), columns=columns
+    )
+    assert count_words(images, ["age", "sex"], {}) == {"sex": {"f": 4, "m": 4, "missing": 4}}
+    age, sex = agree_groupings(["age", "sex"], {}, count_words(images, ["age", "sex"], {}))
+    numbers = number_groups((age, sex), images)
+    assert [age.names[k] for k in numbers[:, 0]] == ["under 45"] * 3 + ["45-64"] * 4 + ["65-79"] * 3 + ["80 and over", "missing"]
+    assert [sex.names[k] for k in numbers[:3, 1]] == ["f", "m", "missing"]
+    with refused("unknown-column", match="'sx' not found in lesions"):
+        count_words(images, ["sx"], {})

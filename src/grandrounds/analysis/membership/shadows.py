@@ -294,7 +294,7 @@ def _shadow_plan(run: Run, run_rows: RunRows, bundle: Path, number: int) -> Plai
     fewest = Plan(plan).privacy.min_rows
     name = "fewest_rows" if "fewest_rows" in plan["privacy"] else "min_rows"  # as the plan was written
     plan["privacy"][name] = max(1, int(fewest * min(1.0, _HALF / share)))  # whoever took part still does
-    plan["evaluation"] |= {"subgroup": None, "metrics": [], "threshold": "half"}
+    plan["evaluation"] |= {"subgroup": None, "subgroups": [], "mitigation": "none", "metrics": [], "threshold": "half"}
     if not plan["train"]["early_stop"]:
         plan["evaluation"]["every"] = max(1, plan["method"]["rounds"])
     plan["explain"]["every"] = 0
