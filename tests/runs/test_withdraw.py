@@ -18,7 +18,7 @@ from grandrounds.data.table import Table
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.run import Run, resume
-from grandrounds.runs.withdraw import leave_out, withdraw
+from grandrounds.runs.withdraw import describe_repetition, leave_out, withdraw
 from grandrounds.runs.withdrawal import MARK, read_withdrawn
 from tests.support import patients, refused, slow
 
@@ -273,3 +273,10 @@ def test_a_run_without_a_ledger_is_closed_by_its_mark(table, tmp_path, monkeypat
     assert read_withdrawn(run.folder) == done.mark
     with refused("withdrawn-run"):
         assert Run(run.folder).model
+
+
+def test_weights_that_a_run_starts_from_are_named(done):
+    run = Run(done.run.folder)
+    run.plan["model"]["weights"] = "earlier.safetensors"
+    assert "starts from earlier.safetensors again: if a took part" in describe_repetition(run, "a").remains[0]
+    assert describe_repetition(done.run, "a").remains == ()

@@ -119,7 +119,7 @@ def _lines(done: Withdrawal) -> list[str]:
 
     lines = [f"{done.site} withdrew from {done.earlier.folder}", f"valid now: {done.run.folder}"]
     lines.append(f"model: sha256 {done.mark.valid.model or 'not recorded, because the run has no ledger'}")
-    if done.facts.setup == KEPT:
+    if done.facts.setup == KEPT or (done.facts.remains and done.facts.setup != SUBTRACTED):
         lines += [f"warning: {sentence}" for sentence in done.facts.remains]
     elif done.facts.setup == SUBTRACTED:
         lines.append(f"influence: none; the sums of {done.site} were subtracted, and no site was asked for the fit")

@@ -149,7 +149,7 @@ def withdraw(
         if keep_setup:
             check_kept_setup(run, name, facts.first_round)
             assert facts.first_round is not None
-            remains = describe_remains(Plan(run.plan), name, facts.first_round)
+            remains = (*facts.remains, *describe_remains(Plan(run.plan), name, facts.first_round))
             facts = replace(facts, setup=KEPT, from_round=facts.first_round, remains=remains)
         elif can_subtract(run, name):
             facts = replace(facts, setup=SUBTRACTED, remains=describe_subtraction())
@@ -264,10 +264,18 @@ def describe_repetition(run: Run, site: str) -> Repetition:
         setup=AGAIN,
         first_round=_first_round(run, site),
         from_round=1,
-        remains=(),
+        remains=_initial_weights(run, site),
         cost=cost_of(run),
         privacy=privacy,
     )
+
+
+def _initial_weights(run: Run, site: str) -> tuple[str, ...]:
+    """State that a model started from given weights, which are kept; nothing where it started from random ones."""
+    weights = run.plan["model"].get("weights")
+    if not weights:
+        return ()
+    return (f"the run starts from {weights} again: if {site} took part in training it, its influence remains there",)
 
 
 def describe_run(run: Run) -> OtherRun:
