@@ -254,6 +254,22 @@ def test_questions_about_personal_models_have_the_plans_numbers(task, other):
         Questions(plan, {}).check(replace(ask, each={"b": other}))
 
 
+def test_a_part_that_is_trained_in_the_rounds_is_the_plans():
+    """A head would be trained without noise, and the layers that leave would depend on it."""
+    part = {"part": "ditto", "epochs": 5, "strength": 0.1, "mixture": 0.5}
+    plan = Experiment.parse({"data": DATA, **QUICKLY, "personal": {"part": "ditto"}}).plan()
+
+    def prepared(**spec) -> Ask:
+        return Ask("prepare", {"spec": json.dumps({"keeps": "none", **spec})}, report=("train_rows",), id=AskId("own", 0, 0))
+
+    Questions(plan, {}).check(prepared(personal=part))
+    for other in ({}, {"personal": {**part, "epochs": 500}}, {"personal": {**part, "part": "head"}}):
+        with refused("not-in-plan", kind=Refusal):
+            Questions(plan, {}).check(prepared(**other))
+    with refused("not-in-plan", kind=Refusal):
+        Questions(plan, {}).check(prepared(personal=part, keeps="head"))
+
+
 @pytest.mark.parametrize("sections", [{}, {**GUARD, **DP}], ids=["no personal part", "a budget"])
 def test_a_plan_that_keeps_personal_models_at_sites_declares_no_figures_of_them(sections):
     plan = Experiment.parse({"data": DATA, **QUICKLY, **sections}).plan()

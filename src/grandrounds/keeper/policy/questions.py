@@ -9,6 +9,7 @@ the requests of many runs. If settings leave it open, the list contains more, ne
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -27,7 +28,14 @@ from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.personal.guard import LEVEL
-from grandrounds.methods.personal.server import PRIVATE_SPREAD, VARIANCES, is_personal, part_epochs
+from grandrounds.methods.personal.parts import HEAD
+from grandrounds.methods.personal.server import (
+    PRIVATE_SPREAD,
+    VARIANCES,
+    is_personal,
+    part_epochs,
+    settings_in_rounds,
+)
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
@@ -127,6 +135,8 @@ class Questions:
         site_values = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in _ABOUT_PERSONAL or USE_PERSONAL in {**ask.shared, **site_values}:
             return self._has_personal_numbers(ask, site_values)
+        if ask.task == tasks.PREPARE:
+            return self._has_personal_part(ask)
         if spec_of(ask.task).is_training:
             settings = (ask.shared, {**ask.shared, **site_values})
             halves = (
@@ -155,6 +165,16 @@ class Questions:
         if p.privacy.mechanism == DP_SGD:
             settings |= {"clip": p.privacy.clip, "rate": p.privacy.sampling_rate}
         return settings | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
+
+    def _has_personal_part(self, ask: Ask) -> bool:
+        """Check that the model's specification has the personal part of the plan, which sites train in the rounds."""
+        try:
+            spec = json.loads(str(ask.shared["spec"]))
+        except (KeyError, ValueError):
+            return True  # the host refuses it
+        part = settings_in_rounds(self._settings)
+        keeps_head = isinstance(spec, dict) and spec.get("keeps") == HEAD
+        return isinstance(spec, dict) and spec.get("personal", {}) == part and keeps_head == (part.get("part") == HEAD)
 
     def _has_personal_numbers(self, ask: Ask, site_values: Mapping[str, Value]) -> bool:
         """Check that an Ask about personal models has the plan's settings, the same at every site."""
