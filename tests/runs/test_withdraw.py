@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 
 import numpy as np
@@ -219,6 +220,9 @@ def test_a_site_that_was_selected_late_leaves_at_the_round_of_its_first_selectio
     left = kept(table, tmp_path / "l", method=method, engine={"absences": {site: [first, 6]}})
     assert model_digest(done.run.model.theta) == model_digest(left.model.theta)
     assert done.facts.from_round == first
+    other = next(s for s in done.run.summary["rows"])
+    again = withdraw(done.run, other, table=table)  # from round 1: without both, and nothing remains
+    assert (again.facts.setup, again.run.plan["split"]["without"]) == ("agreed again", [site, other])
     assert any("set-up statistics, which are kept" in line for line in done.run.summary["withdrawal"]["remains"])
 
 
@@ -280,3 +284,18 @@ def test_weights_that_a_run_starts_from_are_named(done):
     run.plan["model"]["weights"] = "earlier.safetensors"
     assert "starts from earlier.safetensors again: if a took part" in describe_repetition(run, "a").remains[0]
     assert describe_repetition(done.run, "a").remains == ()
+
+
+def test_no_setting_of_the_repeated_plan_names_the_site():
+    sections = {
+        "data": {"name": "heart"},
+        "split": {"scheme": "holdout", "holdout": ["va", "hungarian"]},
+        "engine": {"absences": {"va": [1, 2], "cleveland": [2, 3]}, "faults": {"nan": ["va"], "slow": {"va": 3.0}}},
+        "attacks": [{"kind": "label-flip", "sites": ["va"]}, {"kind": "label-flip", "sites": ["va", "cleveland"]}],
+    }
+    plan = leave_out(gr.Experiment.parse(sections).plan(), "va")
+    assert plan["split"]["without"] == ["va"]
+    assert '"va"' not in json.dumps({**plan, "split": {**plan["split"], "without": []}})
+    assert [attack["sites"] for attack in plan["attacks"]] == [["cleveland"]]
+    with refused("no-test-sites"):
+        leave_out(plan, "hungarian")

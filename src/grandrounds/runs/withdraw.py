@@ -314,19 +314,18 @@ def leave_out(values: Mapping[str, Any], site: str, *, keep_setup: bool = False)
     plan: dict[str, Any] = copy.deepcopy(dict(values))
     split, engine = plan["split"], plan["engine"]
     split["without"] = [*split.get("without", []), site]
-    split["keep_setup"] = keep_setup or split.get("keep_setup", False)
-    if site in split["holdout"]:
-        split["holdout"] = [s for s in split["holdout"] if s != site]
-    engine["absences"] = {s: spans for s, spans in engine["absences"].items() if s != site}
-    faults = engine["faults"]
-    faults["nan"] = [s for s in faults["nan"] if s != site]
-    faults["slow"] = {s: seconds for s, seconds in faults["slow"].items() if s != site}
-    shift = plan["data"].get("shift", {})
-    if site in shift.get("clean", ()):
-        shift["clean"] = [s for s in shift["clean"] if s != site]
-    for task in plan["tasks"].values():
-        if site in task["sites"]:
-            task["sites"] = [s for s in task["sites"] if s != site]
+    split["keep_setup"] = keep_setup
+    faults, shift = engine.get("faults", {}), plan["data"].get("shift", {})
+    for section, key in ((split, "holdout"), (faults, "nan"), (shift, "clean"), *((t, "sites") for t in plan["tasks"].values())):
+        if site in section.get(key, ()):
+            section[key] = [s for s in section[key] if s != site]
+    for section, key in ((engine, "absences"), (faults, "slow")):
+        if site in section.get(key, {}):
+            section[key] = {s: value for s, value in section[key].items() if s != site}
+    if split["scheme"] == "holdout" and not split["holdout"]:
+        raise BadInput(
+            f"{site} is the only site that split.holdout names: without it there is nothing to test on", code="no-test-sites"
+        )
     plan["attacks"] = _attacks_without(plan["attacks"], site)
     return plan
 
