@@ -78,7 +78,6 @@ def run(
 
     if table is not None and experiment is None:
         experiment, table = table, None
-    chosen: dict[str, Any] = {"personal.guard": guard, "personal.part": personal}
     built, rows = build_experiment(
         experiment,
         label=label,
@@ -91,8 +90,10 @@ def run(
         method=method,
         rounds=rounds,
         model=model,
+        guard=guard,
+        personal=personal,
         seed=seed,
-        settings=[*settings_list({name: value for name, value in chosen.items() if value is not None}), *settings_list(settings)],
+        settings=settings,
     )
     if rows is not None and table is not None:
         raise BadInput("two tables were given: leave out table=", code="two-data-sources")

@@ -39,6 +39,8 @@ def build_experiment(
     method: Any = None,
     rounds: int | None = None,
     model: Any = None,
+    guard: bool | None = None,
+    personal: str | None = None,
     seed: int | None = None,
     settings: Settings = (),
 ) -> tuple[Experiment, Any]:
@@ -57,6 +59,8 @@ def build_experiment(
         method: `method.name`, or the section [method] as a dict or `config.Method`.
         rounds: `method.rounds`.
         model: `model.name`, or the section [model] as a dict or `config.Model`.
+        guard: `personal.guard`.
+        personal: `personal.part`.
         seed: `seed`.
         settings: Further settings by their names in the experiment file.
 
@@ -77,6 +81,9 @@ def build_experiment(
     _merge(changes, _named_section("model", model))
     if rounds is not None:
         _merge(changes, {"method": {"rounds": rounds}})
+    own = {name: value for name, value in (("guard", guard), ("part", personal)) if value is not None}
+    if own:
+        changes["personal"] = own
     if seed is not None:
         changes["seed"] = seed
     built = base if not changes else _changed(base, changes)
