@@ -1,14 +1,16 @@
 """Hospitals that rely on other features: planted differences that are found, and false alarms.
 
-    python bench/differences.py [--cases 50] [--data heart,icu-cohort,eicu-demo,diabetes-130] [--size 1.0]
+    python bench/differences.py [--cases 50] [--data heart,icu-cohort,diabetes-130] [--size 1.5] [--fewest 50]
+    python bench/differences.py --size 1 --planted                                  # without the cases that have none
+    python bench/differences.py --data eicu-demo --cases 8 --size 2 --fewest 20     # about 40 events, 105 columns
     python bench/differences.py --cost
 
 Columns, gaps, patients and hospitals are real (icu-cohort: generated). Outcomes are drawn: a pooled logistic regression of the
 real outcomes, with an intercept for each hospital, gives the risk of each row. Without a difference every hospital has these
-coefficients. With one, a random column has another coefficient at one random hospital: `--size` log-odds more or
-less for a standard deviation of the column there. Hospitals with 150 rows or more and columns with at least 15% other values than
-the usual one are drawn from. Then FedAvg trains the common model on the rows of all hospitals, this one included, each hospital
-keeps a personal part by the guard, and tests its columns as in any run.
+coefficients. With one, a random column has another coefficient at one random hospital: `--size` log-odds more or less for a
+standard deviation of the column there. Drawn from are hospitals with `--fewest` rows with the event and as many without, and
+columns with at least 15% other values than the usual one. Then FedAvg trains the common model on the rows of all hospitals, this
+one included, each hospital keeps a personal part by the guard, and tests its columns as in any run.
 
 Found: the planted column is named at that hospital. False alarm: the hospital drawn is named in a run without a difference; also
 told for all hospitals of these runs. A case has its own seed, hospital, column and outcomes. Sets of eicu-demo and diabetes-130
@@ -35,7 +37,7 @@ from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
 from honest_sites import part_of_diabetes, six_hospitals
 
-FEWEST_ROWS, LEAST_SHARE, RARE = 150, 0.15, 0.03
+LEAST_SHARE, RARE = 0.15, 0.03
 SETS: dict[str, dict[str, Any]] = {
     "heart": {"label": "disease", "site": "hospital"},
     "icu-cohort": {"label": "died", "site": "hospital", "patient": "patient_id", "id": "stay_id"},
@@ -67,8 +69,8 @@ def load(name: str, part: int) -> Table:
 
 
 @cache
-def risks(name: str, part: int) -> tuple[dict[str, Array], Array, Array]:
-    """Return the inputs of each column (n, q), the log-odds of each row, and its hospital."""
+def risks(name: str, part: int) -> tuple[dict[str, Array], Array, Array, Array]:
+    """Return the inputs of each column (n, q), the log-odds of each row, its hospital, and its real outcome."""
     table, roles = load(name, part), SETS[name]
     site = table.column(roles["site"]).astype(str)
     inputs = {}
@@ -89,7 +91,7 @@ def risks(name: str, part: int) -> tuple[dict[str, Array], Array, Array]:
     label = table.column(roles["label"]).astype(str)
     outcome = label == sorted(set(label))[-1]
     fitted = LogisticRegression(C=0.1, max_iter=500).fit(design, outcome)
-    return kept, np.asarray(fitted.decision_function(design)), site
+    return kept, np.asarray(fitted.decision_function(design)), site, outcome
 
 
 def _numbers(values: Array) -> Array | None:
@@ -100,13 +102,13 @@ def _numbers(values: Array) -> Array | None:
         return None
 
 
-def draw_case(name: str, seed: int, size: float) -> tuple[Table, str, str]:
+def draw_case(name: str, seed: int, size: float, fewest: int = 50) -> tuple[Table, str, str]:
     """Draw outcomes; return the table, and the hospital and the column of the difference."""
-    inputs, risk, site = risks(name, seed % 10 if name in ("icu-cohort", "diabetes-130") else 0)
+    inputs, risk, site, outcome = risks(name, seed % 10 if name in ("icu-cohort", "diabetes-130") else 0)
     table, roles = load(name, seed % 10 if name in ("icu-cohort", "diabetes-130") else 0), SETS[name]
     rng = generator(seed, purpose=f"planted differences {name}")
-    names, counts = np.unique(site, return_counts=True)
-    hospital = str(rng.choice(names[counts >= FEWEST_ROWS]))
+    rarer = {s: min(outcome[site == s].sum(), (~outcome[site == s]).sum()) for s in np.unique(site)}
+    hospital = str(rng.choice([s for s, n in rarer.items() if n >= fewest] or [max(rarer, key=lambda s: rarer[s])]))
     here = site == hospital
     fit = []
     for column, x in inputs.items():
@@ -120,9 +122,9 @@ def draw_case(name: str, seed: int, size: float) -> tuple[Table, str, str]:
     return Table.from_mapping({**columns, roles["label"]: died.astype(float)}, source=f"{name}.csv"), hospital, column
 
 
-def test_case(name: str, seed: int, size: float) -> tuple[dict[str, list[str]], str, str]:
+def test_case(name: str, seed: int, size: float, fewest: int) -> tuple[dict[str, list[str]], str, str]:
     """Run one case; return the columns that are named at each hospital, the hospital and the column."""
-    table, hospital, column = draw_case(name, seed, size)
+    table, hospital, column = draw_case(name, seed, size, fewest)
     experiment = gr.Experiment.parse({**PLAN, "seed": seed, "data": dict(SETS[name])})
     with tempfile.TemporaryDirectory() as folder:
         done = gr.run(experiment, table=table, out=Path(folder) / "run")
@@ -142,7 +144,7 @@ def interval(found: int, cases: int) -> str:
     return f"{low:.0%} to {high:.0%}"
 
 
-def measure(names: list[str], cases: int, size: float) -> None:
+def measure(names: list[str], cases: int, size: float, fewest: int, planted: bool) -> None:
     """Print a line for each set and kind, and the sum."""
     print("| set | planted | found | also named | false alarms | hospitals named without a difference |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -151,15 +153,18 @@ def measure(names: list[str], cases: int, size: float) -> None:
         seeds = range(k, cases, len(names))
         row = np.zeros(6, int)
         for seed in seeds:
-            named, hospital, column = test_case(name, seed, size)
+            named, hospital, column = test_case(name, seed, size, fewest)
             row[:3] += (1, column in named.get(hospital, []), bool(set(named.get(hospital, [])) - {column}))
-            named, hospital, _ = test_case(name, seed + 10_000, 0.0)
+            if planted:
+                continue
+            named, hospital, _ = test_case(name, seed + 10_000, 0.0, fewest)
             row[3:] += (bool(named.get(hospital)), sum(bool(v) for v in named.values()), len(named))
         sums += row
         print(_line(name, row), flush=True)
     print(_line("all", sums))
     n = int(sums[0])
-    print(f"\nfound {sums[1]} of {n} ({interval(int(sums[1]), n)}); false alarms {sums[3]} of {n} ({interval(int(sums[3]), n)})")
+    alarms = "" if planted else f"; false alarms {sums[3]} of {n} ({interval(int(sums[3]), n)})"
+    print(f"\nfound {sums[1]} of {n} ({interval(int(sums[1]), n)}){alarms}")
 
 
 def _line(name: str, row: Array) -> str:
@@ -192,14 +197,16 @@ def cost() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=50)
-    parser.add_argument("--data", default=",".join(SETS))
-    parser.add_argument("--size", type=float, default=1.0, help="log-odds for a standard deviation of the column")
+    parser.add_argument("--data", default="heart,icu-cohort,diabetes-130")
+    parser.add_argument("--fewest", type=int, default=50, help="rows with the event, and without, of a hospital")
+    parser.add_argument("--planted", action="store_true", help="only cases with a difference")
+    parser.add_argument("--size", type=float, default=1.5, help="log-odds for a standard deviation of the column")
     parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
     if given.cost:
         cost()
     else:
-        measure(given.data.split(","), given.cases, given.size)
+        measure(given.data.split(","), given.cases, given.size, given.fewest, given.planted)
 
 
 if __name__ == "__main__":

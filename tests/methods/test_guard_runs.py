@@ -235,7 +235,7 @@ def test_a_private_run_asks_for_nothing_but_a_yes(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("personal", "told"),
     [
-        ({"stays": True, "guard": True}, "never left them and cost no further epsilon; choices, findings of harm and figures"),
+        ({"stays": True, "guard": True}, "never left them and cost no further epsilon; choices, findings of harm, features"),
         ({"stays": False, "guard": False}, "each site sent the name of its choice and figures of its deployed model."),
         ({"stays": False, "guard": True, "estimated": True}, "sums for the spread of intercepts, the name of its choice"),
     ],

@@ -13,7 +13,9 @@ from grandrounds.methods.personal.score_test import (
     NullModel,
     Patients,
     SiteRows,
+    correct_misfit,
     find_differences,
+    misfit_sums,
     score_statistics,
     to_normal,
 )
@@ -191,3 +193,40 @@ def test_statistics_of_several_degrees_of_freedom_are_on_one_scale():
     for degrees, quantiles in ((1, (3.841, 6.635)), (4, (9.488, 13.277)), (10, (18.307, 23.209))):
         for value, normal in zip(quantiles, (1.645, 2.326), strict=True):
             assert to_normal(np.array([value]), np.array([degrees]))[0] == pytest.approx(normal, abs=0.06)
+
+
+def test_a_common_model_that_is_off_everywhere_is_corrected_by_sums():
+    """Three hospitals of which none differs, and a common model without column 4: the sums find the missing coefficient.
+
+    Reference: the penalised optimum of a regression with an intercept for each hospital, by Newton's method to the end.
+    """
+    sites = [site_rows(400, seed=s) for s in range(3)]
+    wrong = [SiteRows(r.loss, r.scores - 0.6 * r.x[:, 4:5], r.target, r.x, r.units) for r in sites]
+    change = correct_misfit(sum(misfit_sums(r) for r in wrong), COLUMNS)
+    assert change.shape == (COLUMNS, 1)
+    assert change[4, 0] == pytest.approx(0.6, abs=0.15) and np.abs(np.delete(change[:, 0], 4)).max() < 0.2
+    for _ in range(6):  # further steps change little
+        moved = [SiteRows(r.loss, r.scores + r.x @ change, r.target, r.x, r.units) for r in wrong]
+        sums = np.asarray(sum(misfit_sums(r) for r in moved)).copy()
+        weight, curvature = sums[-1], sums[COLUMNS:-1].reshape(COLUMNS, COLUMNS)
+        sums[:COLUMNS] -= 4 * np.diag(curvature) / weight * change[:, 0]
+        change = change + correct_misfit(sums, COLUMNS)
+    assert correct_misfit(sum(misfit_sums(r) for r in wrong), COLUMNS)[:, 0] == pytest.approx(change[:, 0], abs=0.08)
+    assert named(find(wrong[0])) == [4], "without the correction the column is named at a hospital"
+    fixed = SiteRows(wrong[0].loss, wrong[0].scores + wrong[0].x @ change, wrong[0].target, wrong[0].x, wrong[0].units)
+    assert not named(find(fixed))
+
+
+def test_a_hospital_with_outcomes_that_are_all_alike_adds_nothing_to_the_sums():
+    rows = site_rows(60)
+    alike = SiteRows(rows.loss, rows.scores, np.ones_like(rows.target), rows.x, rows.units)
+    assert not misfit_sums(alike).any() and len(misfit_sums(alike)) == COLUMNS + COLUMNS**2 + 1
+
+
+def test_one_extreme_patient_is_not_evidence():
+    """A patient with a value of 40 standard deviations has the event: without a bound this would decide the test."""
+    rows = site_rows(200, seed=2, base=-2.5)
+    x, target = rows.x.copy(), rows.target.copy()
+    x[0, 3], target[0] = 40.0, 1.0
+    found = find(SiteRows(rows.loss, rows.scores, target, x, rows.units))
+    assert not found[3].differs and found[3].p > 0.05

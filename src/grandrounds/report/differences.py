@@ -18,8 +18,9 @@ from grandrounds.report.tables import TextTable
 NONE = "No feature differs more than sampling explains."
 
 METHOD = (
-    "Each hospital tested its columns on its own rows: does a column explain outcomes beyond the common model's score and an "
-    f"intercept of the hospital's own? Outcomes were permuted over patients {PERMUTATIONS} times, and p-values are corrected for "
+    "Each hospital tested its columns on its own rows: does a column explain outcomes beyond the common model's score, corrected "
+    "for what all hospitals together show, and an intercept of its own? "
+    f"Outcomes were permuted over patients {PERMUTATIONS} times, and p-values are corrected for "
     "the number of columns. The common model was trained on most of these rows too, so small differences may be missed."
 )
 

@@ -365,14 +365,14 @@ def disclose_personal(privacy: Mapping[str, Any], personal: Mapping[str, Any]) -
     if personal["stays"]:
         sentence = (
             "Personal models were fitted at the sites to the private model, never left them and cost no further epsilon; "
-            "choices, findings of harm and figures of these models stay at the sites too."
+            "choices, findings of harm, features that differ and figures of these models stay at the sites too."
         )
     else:
         sent = [
             *(["sums for the spread of intercepts"] if personal.get("estimated") else []),
             "the name of its choice",
             *(["yes or no to harm"] if personal["guard"] else []),
-            *(["the features that differ"] if "differences" in personal else []),
+            *(["sums that correct the common model", "the features that differ"] if "differences" in personal else []),
             "figures of its deployed model",
         ]
         sentence = f"Personal models stayed at the sites; each site sent {', '.join(sent[:-1])} and {sent[-1]}."
