@@ -37,9 +37,9 @@ def test_a_row_is_in_the_band_that_begins_with_its_value():
     values = np.array([12.0, 44.9, 45.0, 79.99, 80.0, np.nan])
     assert [bands.names[k] for k in bands.number(values)] == ["under 45", "under 45", "45-64", "65-79", "80 and over", "missing"]
     text = np.array(["45", "70", "unknown", None], object)
-    assert [bands.names[k] for k in bands.number(text)] == ["45-64", "65-79", "other", "missing"]
+    assert [bands.names[k] for k in bands.number(text)] == ["45-64", "65-79", "all others", "missing"]
     sex = Grouping("sex", levels=("f", "m"))
-    assert [sex.names[k] for k in sex.number(np.array(["m", "x", "f"], object))] == ["m", "other", "f"]
+    assert [sex.names[k] for k in sex.number(np.array(["m", "x", "f"], object))] == ["m", "all others", "f"]
 
 
 def test_hospitals_that_differ_agree_on_one_set_of_cuts():

@@ -54,7 +54,7 @@ def test_small_groups_are_hidden_in_the_summary(tmp_path):
     sex[::60] = "x"
     run = made(tmp_path / "r", table=Table.from_mapping({**table.columns, "sex": sex}))
     groups = run.summary.fairness["columns"]["sex"]["groups"]
-    few = groups.get("x", groups.get("other"))
+    few = groups.get("x", groups.get("all others"))
     assert few == {"count": None, "hidden": "<5"}
     assert sum(g["count"] is None for g in groups.values()) == 2  # a second one, or the total would tell
     assert all("sensitivity" not in g for g in groups.values() if g["count"] is None)
@@ -83,6 +83,10 @@ def test_three_classes_and_numbers_are_compared_too(tmp_path):
 def test_what_cannot_be_compared_is_refused_in_a_sentence(tmp_path):
     with refused("unknown-column", match="column 'sx' not found"):
         made(tmp_path / "a", evaluation={"subgroups": ["sx"]})
+    with refused("conflicting-settings", match="evaluation.bands has 'ag', not named"):
+        made(tmp_path / "e", evaluation={"bands": {"ag": [50]}})
+    with refused("conflicting-settings", match="names 'sex' twice"):
+        made(tmp_path / "f", evaluation={"subgroups": ["sex", "sex"]})
     with refused("missing-setting", match="evaluation.subgroups names no column"):
         made(tmp_path / "b", evaluation={"subgroups": [], "mitigation": "thresholds"})
     with refused("task-does-not-fit", match="there are 3"):

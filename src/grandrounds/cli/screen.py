@@ -501,8 +501,8 @@ def _show_fairness(console: Console, summary: RunSummary, *, verbose: bool) -> N
     fairness = summary.fairness
     if not fairness:
         return
-    tables = [("test rows by group, with 95% CI (* the largest group, which others are compared with)",
-               *short_group_table(fairness))]
+    by = ", models that sites deploy" if fairness.get("model") == "deployed" else ""
+    tables = [(f"test rows by group, 95% CI (* the largest group){by}", *short_group_table(fairness))]
     if verbose:
         tables = [(f"test rows by {column}, with 95% CI", heads, rows) for column, heads, rows in group_tables(fairness)]
         tables.append((f"gaps between groups, {fairness['comparisons']} comparisons", *gap_table(fairness)))

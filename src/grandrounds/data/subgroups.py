@@ -32,7 +32,7 @@ MANY_NUMBERS = 10
 MOST_LEVELS = 30
 """Most groups of a column of categories."""
 
-MISSING, OTHER = "missing", "other"
+MISSING, OTHER = "missing", "all others"
 """Groups of rows without a value, and with a value that no training row had."""
 
 WordCounts = Mapping[str, int] | None

@@ -8,6 +8,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.attacks import DATA_KINDS, LIE
+from grandrounds.data.subgroups import plan_bands
 from grandrounds.experiment.checks import personal
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.models import model_name
@@ -49,6 +50,11 @@ def refuse_groups(plan: Plan, task: str, classes: int) -> None:
     """
     e = plan.evaluation
     named, mitigation = tuple(e.get("subgroups", ())), e.get("mitigation", "none")
+    bands = [column for column in plan_bands(e) if column not in named]
+    if bands or len(set(named)) < len(named):
+        twice = next((column for column in named if named.count(column) > 1), "")
+        fault = f"evaluation.subgroups names '{twice}' twice" if twice else f"evaluation.bands has '{bands[0]}', not named"
+        raise BadInput(f"{fault}: name each column once in evaluation.subgroups", code="conflicting-settings")
     if mitigation != "none" and not named:
         raise BadInput(
             f"evaluation.mitigation is '{mitigation}', but evaluation.subgroups names no column: name one (--subgroups sex)",
