@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.core.rng import site_generators
 from grandrounds.data.sets.tcga import REGIONS
 from grandrounds.runs.run import run_plan
-from grandrounds.site.batches import batch_rows
+from grandrounds.site import batches
+from grandrounds.site.train_job import TrainConfig
 from grandrounds.statistics.concordance import count_pairs
 from grandrounds_studies import studies
 from grandrounds_studies.flamby.claims import at_least, at_most, replicates
@@ -93,8 +93,10 @@ def test_a_run_takes_the_steps_of_the_reference(strategy, tmp_path):
     train = centres("train")
 
     def deal(round: int, centre: int) -> np.ndarray:
-        (rng,) = site_generators(plan["seed"], purpose="order", round=round + 1, sites=[REGIONS[centre]])
-        return batch_rows(len(train[centre]), width=8, steps=30, rng=rng)[None]
+        config = TrainConfig(plan["seed"], round + 1, lr=0.1, steps=30, batch=8, continue_epoch=True)
+        rows = np.full(30 * 8, -1)
+        batches._deal_on(rows, len(train[centre]), width=8, first=0, site=REGIONS[centre], config=config)
+        return rows.reshape(1, 30, 8)
 
     expected = run(strategy, initial(42)[None], deal, train, rounds=2)[0]
     # FLamby breaks ties of times by the order of rows, the product by Breslow's rule. Steps of server optimisers have a size of

@@ -18,13 +18,13 @@ BASE: dict[str, Any] = {
     "split": {"val": 0.0},
     "model": {"name": "grandrounds_studies.flamby.net:Baseline"},
     "method": {"rounds": ROUNDS},
-    "train": {"steps": UPDATES, "batch": BATCH},
+    "train": {"steps": UPDATES, "batch": BATCH, "continue_epoch": True},
     "explain": {"sketch": "none"},
     "evaluation": {"every": 1000},
 }
 
 _SERVER = {"beta1": 0.9, "beta2": 0.999, "tau": 1e-8, "v0": 0.0}
-_ALONE = {"steps": 0, "epochs": EPOCHS, "optimizer": "adam", "lr": 0.1}
+_ALONE = {"steps": 0, "continue_epoch": False, "epochs": EPOCHS, "optimizer": "adam", "lr": 0.1}
 
 FEDAVG = Arm("FedAvg", {"method": {"name": "fedavg"}, "train": {"lr": 0.1}})
 STRATEGIES = (

@@ -60,8 +60,7 @@ TCGA = Study(
         "Runs 0 to 4 have FLamby's seeds 42 to 46 and start from the initial weights that FLamby draws for them: a linear layer "
         "drawn by torch after its generator is seeded. Order of rows is drawn by this program's own generator.",
         "39 inputs as recorded (age in years beside 0 and 1), Cox partial likelihood within batches of 8, 5 rounds of 100 "
-        "updates at each centre, models weighed by rows. FLamby's data loader goes on in the next round where it stopped; here "
-        "each round begins a new pass over the rows.",
+        "updates at each centre, models weighed by rows. Batches go on in the next round where they stopped, as in FLamby.",
         "FedAdam, FedYogi, FedAdagrad: beta 0.9 and 0.999, tau 1e-8, squared updates start at 0, no bias correction. Pooled and "
         "local training: Adam, learning rate 0.1, 30 epochs. Local models are scored on their own centre's test rows.",
         "FLamby's Cyclic is left out. In its code (strategies/cyclic.py) each centre's model is trained alone and never passed "
