@@ -2,8 +2,8 @@
 
     python bench/withdrawal.py
 
-Each row repeats a run of the four heart hospitals without one of them and compares it with a fresh run that never had it: the
-same table without the hospital's rows.
+Each row repeats a run of the four heart hospitals (of 18 institutions for Cox regression) without one of them, and compares it
+with a fresh run that never had it: the same table without the hospital's rows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from grandrounds.data.loading import read_data
 from grandrounds.data.table import Table
 
 SITE = "va"
+COX, INSTITUTION = "Cox, lung, 18 institutions", "institution-01"
 FITS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "linear, sums subtracted": ("glm", {"label": "age", "features": ["sex", "chest_pain", "exercise_angina"]}),
     "linear, own intercepts": ("glm", {"label": "age", "features": ["sex", "chest_pain", "exercise_angina"]}),
     "logistic": ("glm", {"label": "disease", "features": ["age", "sex", "chest_pain", "exercise_angina"]}),
-    "Cox": ("cox", {}),
+    COX: ("cox", {}),
 }
 
 
@@ -40,12 +41,15 @@ def heart() -> Table:
     return table
 
 
-def survivors(table: Table) -> Table:
-    """Add made-up follow-up times, whose hazard depends on age and sex."""
-    rng = np.random.default_rng(7)
-    hazard = np.exp(0.04 * (table.columns["age"] - 54) + 0.5 * (table.columns["sex"] == "male"))
-    days = np.ceil(rng.exponential(900 / hazard))
-    return table.with_columns({"days": np.minimum(days, 1000.0), "dead": (days <= 1000).astype(float)})
+def lung() -> Table:
+    """Read the complete rows of the NCCTG lung cancer patients at 18 institutions, from lifelines."""
+    from lifelines.datasets import load_lung
+
+    frame = load_lung()[["inst", "time", "status", "age", "sex", "ph.ecog", "wt.loss"]].dropna().astype(float)
+    frame["status"] -= frame["status"].min()
+    columns = {name: frame[name].to_numpy() for name in frame if name != "inst"}
+    hospital = np.array([f"institution-{inst:02.0f}" for inst in frame["inst"]], object)
+    return Table.from_mapping({**columns, "hospital": hospital}, source="lung")
 
 
 def fit_run(name: str, table: Table, out: Path) -> gr.Run:
@@ -53,14 +57,14 @@ def fit_run(name: str, table: Table, out: Path) -> gr.Run:
     method, columns = FITS[name]
     exact: dict[str, Any] = {"heterogeneity": False}
     data: dict[str, Any] = {"site": "hospital", "coding": "reference", "complete": True, "clip": 0.0, **columns}
-    if name == "Cox":
-        data |= {"label": "dead", "duration": "days", "features": ["age", "sex", "chest_pain", "exercise_angina"]}
+    if name == COX:
+        data |= {"label": "status", "duration": "time", "features": ["age", "sex", "ph.ecog", "wt.loss"]}
     elif name.startswith("linear"):
         data["task"] = "regression"
         exact["intercept"] = "common" if "subtracted" in name else "own"
     else:
         exact["intercept"] = "common"
-    values = {"data": data, "method": {"name": method, "exact": exact}, "split": {"val": 0.0, "test": 0.0}}
+    values = {"data": data, "method": {"name": method, "exact": exact}, "split": {"val": 0.0, "test": 0.0, "min_rows": 1}}
     return gr.run(gr.Experiment.parse(values), table=table, out=out, progress=False)
 
 
@@ -76,9 +80,9 @@ def compare_fits(table: Table, folder: Path) -> None:
     print("---|---|---|---")
     for name in FITS:
         place = folder / name.replace(" ", "-").replace(",", "")
-        rows = survivors(table) if name == "Cox" else table
-        done = gr.withdraw(fit_run(name, rows, place), SITE, table=rows, progress=False)
-        fresh = fit_run(name, rows.take(rows.columns["hospital"] != SITE), place.with_name(f"{place.name}-fresh"))
+        rows, site = (lung(), INSTITUTION) if name == COX else (table, SITE)
+        done = gr.withdraw(fit_run(name, rows, place), site, table=rows, progress=False)
+        fresh = fit_run(name, rows.take(rows.columns["hospital"] != site), place.with_name(f"{place.name}-fresh"))
         now, then = estimates(done.run), estimates(fresh)
         worst = float(np.abs(now / then - 1).max())
         asked = sum(bool(r["decision"]["asked"]) for r in done.run.rounds)
