@@ -43,6 +43,7 @@ RUNS = {
         {"method": {"name": "private-gam"}, "privacy": {"secure": True}, "evaluation": PLATT}, STRICT
     ),
     "veil, percentiles, secure": ({"method": veil("moments", percentiles=0.1), "privacy": {"secure": True}}, STRICT),
+    "dp-sgd, guarded": ({"privacy": {"mechanism": "dp-sgd"}, "personal": {"guard": True}}, STRICT),
 }
 
 
