@@ -26,6 +26,11 @@ from tests.support import bright_squares, patients, ready, refused, slow, stack
 
 SIZES = [400, 350, 300]
 GUARD = {"guard": True}
+TERMS: dict[str, Any] = {
+    "part": "none", "guard": 1, "rows": "train", "variance": 0.25, "epochs_own_part": 1, "epochs_own_model": 1,
+    "strength": 0.1, "mixture": 0.5, "seed": 0, "round": 1, "lr": 0.1,
+}  # fmt: skip
+"""Settings of an Ask for personal models, besides the model."""
 
 
 def table_of(outcome: str = "died", *, classes: int = 2, sizes: list[int] = SIZES, shift: float = 1.5) -> Table:
@@ -252,8 +257,7 @@ def test_a_site_under_a_budget_refuses_what_a_server_may_not_ask() -> None:
     host, members = engine.hosts[0], np.arange(2)
     host.withheld_splits = ("train", "val")
     theta = host.prepared_model().init(0)
-    terms = {"part": "none", "guard": 1, "rows": "train", "variance": 0.25, "epochs_own_part": 1, "epochs_own_model": 1,
-             "strength": 0.1, "mixture": 0.5, "seed": 0, "round": 1, "lr": 0.1, "model": theta}  # fmt: skip
+    terms = {**TERMS, "model": theta}
     id = AskId("test", 1, 0)
     assert set(host.answer(Ask("personal", terms, report=("fitted",), id=id), members)) == {"fitted"}
     for step, (task, report, shared) in enumerate(
@@ -337,8 +341,7 @@ def test_patients_with_several_rows_are_kept_together(tmp_path: Path) -> None:
 
 
 def test_terms_with_unknown_words_are_refused() -> None:
-    ask = Ask("personal", {"part": "none", "guard": 1, "rows": "train", "variance": 0.2, "epochs_own_part": 1,
-                           "epochs_own_model": 1, "strength": 0.1, "mixture": 0.5, "seed": 0, "round": 1, "lr": 0.1})  # fmt: skip
+    ask = Ask("personal", TERMS)
     assert PersonalTerms.read(ask).rows == "train"
     for name in ("rows", "part"):
         with refused("unknown-part"):
@@ -369,3 +372,17 @@ def test_a_private_additive_model_has_no_model_of_a_sites_own(tmp_path: Path) ->
     made = run(load_recipe("heart").with_settings(["method.name=private-gam", "privacy.epsilon=3"]), out=tmp_path / "run")
     said = json.loads((made.folder / "at_sites" / "va" / READABLE).read_text())
     assert set(said["losses"]) == {"common", "intercept", "majority"}
+
+
+def test_a_site_without_validation_rows_keeps_the_common_model(tmp_path: Path) -> None:
+    """There is nothing to fit an intercept to, and nothing to compare on."""
+    held = stack([40, 40])
+    none = replace(held.rows[1], val=held.rows[1].val[:0])
+    engine, _ = ready(replace(held, rows=(held.rows[0], none)))
+    host = engine.hosts[0]
+    host.keep_personal(tmp_path)
+    terms = {**TERMS, "rows": "validation", "model": host.prepared_model().init(0)}
+    answer = host.answer(Ask("personal", terms, report=("choice",), id=AskId("test", 1, 0)), np.arange(2))
+    assert [CHOICES[c] for c in answer["choice"]] == ["intercept", "common"]
+    said = json.loads((tmp_path / "b" / READABLE).read_text())
+    assert said["losses"] == {} and said["patients"] == 0 and said["test"]["p_value"] is None

@@ -311,7 +311,7 @@ class PersonalSite(SitePlugin):
         return {
             "rows": len(units),
             "patients": len(np.unique(units)),
-            "losses": {name: float(values.mean()) for name, values in losses.items()} if len(units) else {},
+            "losses": {name: float(v.mean()) for name, v in losses.items() if len(v) and np.isfinite(v).all()},
             "p_value": p_value,
         }
 
@@ -341,7 +341,7 @@ class PersonalSite(SitePlugin):
         facts["spread"] = float(np.sqrt(terms.variance))
         if comparison is not None:
             facts |= {"compared_on": terms.rows, "rows": comparison.rows, "patients": comparison.patients}
-            facts["losses"] = dict(comparison.losses)
+            facts["losses"] = {name: value for name, value in comparison.losses.items() if np.isfinite(value)}
             facts["gains"] = {name: list(gain) for name, gain in comparison.gains.items()}
         return facts
 
