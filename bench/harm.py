@@ -146,7 +146,7 @@ def tally_seed(case: str, seed: int, tally: Tally, *, references: bool) -> None:
     tally.tested += len(personal["tested"])
     tally.sites = len(personal["choices"])
     for site in personal["harmed"] or ():
-        losses = ", ".join(f"{arm} {shown[arm][site]['log_loss']:.3f}" for arm in ARMS if site in shown[arm])
+        losses = ", ".join(f"{arm} {shown[arm][site]['log_loss']:.3f}" for arm in tally.arms if site in shown[arm])
         count = int(shown["common"][site]["count"])
         tally.harmed.append(f"{site}, seed {seed}: {personal['choices'][site]}; log loss on {count} test rows: {losses}")
 
@@ -299,6 +299,7 @@ def main() -> None:
         tally = Tally(arms=bare if not given.references else WITH_SSE_AGG if case == "heart" else ARMS)
         for seed in seeds:
             tally_seed(case, seed, tally, references=given.references)
+            print(f"{case}, seed {seed}: harmed {tally.harmed or 'none'} so far", file=sys.stderr, flush=True)
         for line in describe(case, seeds, tally):
             print(line, flush=True)
         met &= not tally.harmed

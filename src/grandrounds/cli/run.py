@@ -45,7 +45,8 @@ def run(
     """Train across hospitals: a recipe, a TOML file, or your own table.
 
     Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
-    `rounds run patients.csv --label died --site hospital --drop note,bed`
+    `rounds run patients.csv --label died --site hospital --drop note,bed --guard` --
+    `rounds run heart --model mlp --personal ditto`
     """
     experiment = options.build()
     target = resolve_target(track)
