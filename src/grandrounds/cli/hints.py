@@ -18,6 +18,7 @@ FLAGS = {
     "data.site": "--site COLUMN",
     "data.patient": "--patient COLUMN",
     "data.drop": "--drop COLUMN,COLUMN",
+    "evaluation.subgroups": "--subgroups COLUMN,COLUMN",
     "data.duration": "--time COLUMN",
     "data.features": "--features COLUMN,COLUMN",
     "data.query": "--query SELECT",
