@@ -377,9 +377,10 @@ SUMMARY_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("local_test_accuracy", higher_is_better=True, path=("local", "test_accuracy")),
     MetricSpec("others_train_accuracy", higher_is_better=True, path=("local", "others_train")),
     MetricSpec("external_accuracy", higher_is_better=True, path=("local", "external"), shown=_shown(comparison_beside=10)),
+    MetricSpec("clear_gaps", higher_is_better=False, limits=POSITIVE, path=("fairness", "flagged")),
 )  # fmt: skip
 """Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
-images (XFed), local models (FL-XAI). Not known of runs that did not measure them."""
+images (XFed), local models (FL-XAI), groups of patients. Not known of runs that did not measure them."""
 
 _EVERYWHERE = (
     P.ROUND, P.ROUND_SITES, P.GAP, P.WORST_SITE, P.SCREEN, P.TILES, P.SCREEN_SITES, P.REPORT_SITES, P.CARD, P.SUBGROUPS, P.COURSE,
