@@ -14,6 +14,7 @@ from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
+from grandrounds.methods.personal.parts import describe_base
 from grandrounds.metrics.fairness import (
     can_rank,
     decision_key,
@@ -27,6 +28,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
+from grandrounds.report.deployed import Deployed, harm_line, read_deployed
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.fairness import (
@@ -38,7 +40,6 @@ from grandrounds.report.fairness import (
     short_group_table,
 )
 from grandrounds.report.findings import describe_findings
-from grandrounds.report.personal import deployed_table, harm_line, personal_lines
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
 
@@ -318,22 +319,34 @@ def _show_separate(console: Console, summary: RunSummary, *, most: int) -> None:
 
 
 def _show_personal(console: Console, summary: RunSummary, *, most: int) -> None:
-    """Print the models that sites deploy, their scores overall and by site, and the number of harmed sites."""
-    heads, rows = deployed_table(summary)
-    if rows:
-        table = Table(title="models that sites deploy, test rows by site")
-        for k, head in enumerate(heads):
-            table.add_column(head, justify="left" if k < 2 else "right")
-        for row in rows[:most]:
-            table.add_row(*row)
-        console.print(table)
-    for line in personal_lines(summary):
-        console.print(line, markup=False, highlight=False)
-    harm = harm_line(summary)
+    """Print the models that sites deploy beside the common model, and the number of harmed sites."""
+    found = read_deployed(summary)
+    if found is None or found.stays:  # the findings say that choices and harm stay at the sites
+        return
+    if found.sites:
+        _show_deployed(console, found, most=most)
+    harm = harm_line(found)
     if harm:
-        console.print(warn(harm) if summary.personal["harmed"] else harm, highlight=False)
+        console.print(warn(harm) if found.settings["harmed"] else harm, highlight=False)
     for sentence in overview_sentences(summary)[:1]:
         console.print(f"why sites differ: {sentence}", highlight=False)
+
+
+def _show_deployed(console: Console, found: Deployed, *, most: int) -> None:
+    """Print the scores of deployed models, harmed sites first."""
+    is_class = found.task == CLASSIFICATION
+    metric = "accuracy" if is_class else HEADLINE[found.task]
+    table, base = Table(title="models that sites deploy, test rows by site"), describe_base(str(found.settings["part"]))
+    heads = ("site", "deployed", metric_label(metric), base, *(("majority class",) if is_class else ()))
+    for k, head in enumerate(heads):
+        table.add_column(head, justify="left" if k < 2 else "right")
+    for site in found.sites[:most]:
+        scores = [number(m.get(decision_key(metric, m)), 3) for m in (site.deployed, site.common)]
+        table.add_row(site.site, site.choice, *scores, *([number(site.deployed.get("majority"), 3)] if is_class else []))
+    console.print(table)
+    deployed, final = found.settings["final"], found.final
+    changes = [f"{metric_label(m)} {number(deployed[m])} ({base} {number(final[m])})" for m in (metric, found.loss)]
+    console.print(f"with the deployed models: {', '.join(changes)}", highlight=False)
 
 
 def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:

@@ -158,6 +158,20 @@ def _describe_harmed(found: Deployed, site: DeployedSite) -> str:
     return f"{site.site} deploys {site.model}: {_changes(found, site.deployed, site.common)}{majority}."
 
 
+def harm_line(found: Deployed) -> str:
+    """Return the number of harmed hospitals in one line that names them; empty without the guard, or where answers stay there."""
+    if not found.settings["guard"] or found.stays:
+        return ""
+    harmed, tested = found.settings["harmed"], found.settings["tested"]
+    if not tested:
+        return "harmed sites: not tested, because no site that trains has test rows of every outcome, or all refused"
+    than = f"than the site's own model or {_constant(found)}"
+    if not harmed:
+        return f"harmed sites: 0 of {len(tested)} (no deployed model is clearly worse {than})"
+    named = ", ".join(harmed[:_NAMED]) + (f" and {len(harmed) - _NAMED} more" if len(harmed) > _NAMED else "")
+    return f"harmed sites: {len(harmed)} of {len(tested)}: {named} (the deployed model is clearly worse {than})"
+
+
 def describe_deployed(found: Deployed) -> list[str]:
     """Describe how many hospitals deploy which model, and what it changed over all test rows.
 
