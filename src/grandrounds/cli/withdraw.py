@@ -46,9 +46,11 @@ def withdraw(
 ) -> None:
     """Withdraw a hospital from a finished run: repeat the run without it, and close the earlier run.
 
-    The model is bit for bit that of a run that never had the hospital. The earlier run's ledger says who withdrew and which
-    run is valid now; `rounds predict`, `evaluate`, `export`, `card`, `explain` and `report` refuse its model. If the
-    command is interrupted, run it again: finished rounds are not repeated.
+    Without --keep-setup the model is bit for bit that of a run that never had the hospital. The earlier run's ledger says who
+    withdrew and which run is valid now; `rounds predict`, `evaluate`, `export`, `card`, `explain` and `report` refuse its
+    model. If the command is interrupted, run it again: finished rounds are not repeated.
+
+    A run in the folder of a consortium's server is submitted to the other hospitals, and closed when they are done.
 
     Example: `rounds withdraw runs/heart-fedavg-seed0 --site va --prove`
     """
