@@ -159,6 +159,8 @@ def test_the_guard_stays_with_the_default_unless_another_is_clearly_better() -> 
     lower["own"] = base - 0.01 - rng.normal(0.1, 0.1, 100)
     assert guard.choose(lower, np.arange(100)).choice == "own"
     assert guard.choose({n: v[:19] for n, v in lower.items()}, np.arange(19)).choice == "intercept"  # too few patients
+    assert guard.choose(lower, np.arange(100), rarer=4).choice == "intercept"  # too few of one class
+    assert guard.choose(lower, np.arange(100), rarer=5).choice == "own"
     lower["own"] = np.full(100, np.nan)
     assert guard.choose(lower, np.arange(100)).choice == "intercept"
     assert guard.choose({n: v for n, v in lower.items() if n != "intercept"}, np.arange(100)).choice == "common"

@@ -1,7 +1,8 @@
 """The guard: a hospital keeps what it has unless another candidate is clearly better, and tells whether it was harmed.
 
 Choosing the lowest loss did harm in trials (it followed noise at small hospitals). So a hospital stays with the shrunk intercept,
-else with the common model, unless the paired loss of another candidate is lower by two standard errors over 20 patients or more.
+else with the common model, unless the paired loss of another candidate is lower by two standard errors over 20 patients or more,
+five of each of two classes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FOLDS = 5
 STANDARD_ERRORS = 2.0
 
 LEAST = 20
-"""Patients below which a hospital keeps the default. Its few rows may all be of one class; then every difference is nearly the
-same, its standard error is close to 0, and a model of three rows would look clearly better."""
+"""Patients below which a hospital keeps the default. If its few rows are of one class, every difference is nearly the same, its
+standard error is close to 0, and a model of three rows would look clearly better."""
 
 LEVEL = 0.05
 """Probability that any hospital of a consortium is called harmed by chance."""
@@ -70,15 +71,17 @@ def assign_folds(units: Array, *, seed: int, site: str, folds: int = FOLDS) -> A
     return out
 
 
-def choose(losses: Mapping[str, Array], units: Array) -> Comparison:
+def choose(losses: Mapping[str, Array], units: Array, *, rarer: int | None = None) -> Comparison:
     """Choose a candidate by its paired losses.
 
     Args:
         losses: (n,) loss of each row by candidate; the common model is one of them.
         units: (n,) patient of each row: the standard error counts patients, not rows.
+        rarer: Patients of the rarer of two classes; None for other outcomes.
 
     Returns:
-        The comparison with the choice; the default below `LEAST` patients. A candidate without a finite loss is never chosen.
+        The comparison with the choice; the default below `LEAST` patients, or five of each class. A candidate without a finite
+        loss is never chosen.
     """
     finite = [name for name, values in losses.items() if np.isfinite(values).all()]
     default = next((name for name in (INTERCEPT, HEAD) if name in finite), COMMON)
@@ -86,10 +89,11 @@ def choose(losses: Mapping[str, Array], units: Array) -> Comparison:
     means = {name: float(values.mean()) if n else float("nan") for name, values in losses.items()}
     gains: dict[str, tuple[float, float]] = {}
     best, choice = 0.0, default
+    enough = patients >= LEAST and (rarer is None or rarer >= MIN_PER_CLASS)
     for name in finite if default in finite else ():
         gain, error = paired_difference(losses[default] - losses[name], units)
         gains[name] = (gain, error)
-        clear = patients >= LEAST and error > 0 and gain > STANDARD_ERRORS * error
+        clear = enough and error > 0 and gain > STANDARD_ERRORS * error
         if name != default and clear and gain > best:
             best, choice = gain, name
     return Comparison(means, gains, n, patients, choice)

@@ -249,7 +249,7 @@ class PersonalSite(SitePlugin):
             for name in refitted if len(outer.y) else ():
                 fitted = self.fit(name, terms, k, theta, inner, models[name])
                 losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k, terms.class_weight)
-        return guard.choose(losses, units)
+        return guard.choose(losses, units, rarer=self._count_classes(part, k, units))
 
     def losses(self, theta: Array, part: Part, k: int, class_weight: Array | None = None) -> Array:
         """Compute the loss of each of site k's rows of a part, (n,), with the class weights of training."""
@@ -314,6 +314,13 @@ class PersonalSite(SitePlugin):
             "losses": {name: float(v.mean()) for name, v in losses.items() if len(v) and np.isfinite(v).all()},
             "p_value": p_value,
         }
+
+    def _count_classes(self, part: Part, k: int, units: Array) -> int | None:
+        """Count site k's patients of the rarer of two classes in a part; None for other outcomes."""
+        if self.site.stack.outcome is not None or self.site.prepared_model().outputs > 1:
+            return None
+        y = part.y[rows_of(part, k)]
+        return min(len(np.unique(units[y == c])) for c in (0, 1))
 
     def _count_rarer(self, k: int) -> int:
         """Count the test patients of the rarer of two classes that training rows have; all test patients for other outcomes.
