@@ -1,7 +1,7 @@
 """Hospitals that rely on other features: planted differences that are found, and false alarms.
 
-    python bench/differences.py [--cases 50] [--data heart,icu-cohort,diabetes-130] [--size 1.5] [--fewest 50]
-    python bench/differences.py --size 1 --planted                                  # without the cases that have none
+    python bench/differences.py [--cases 50] [--data heart,icu-cohort,diabetes-130] [--size 2] [--fewest 50]
+    python bench/differences.py --size 1.5 --planted                                # without the cases that have none
     python bench/differences.py --data eicu-demo --cases 8 --size 2 --fewest 20     # about 40 events, 105 columns
     python bench/differences.py --cost
 
@@ -10,7 +10,7 @@ real outcomes, with an intercept for each hospital, gives the risk of each row. 
 coefficients. With one, a random column has another coefficient at one random hospital: `--size` log-odds more or less for a
 standard deviation of the column there. Drawn from are hospitals with `--fewest` rows with the event and as many without, and
 columns with at least 15% other values than the usual one. Then FedAvg trains the common model on the rows of all hospitals, this
-one included, each hospital keeps a personal part by the guard, and tests its columns as in any run.
+one included, each hospital keeps an intercept of its own, and tests its columns as in any run.
 
 Found: the planted column is named at that hospital. False alarm: the hospital drawn is named in a run without a difference; also
 told for all hospitals of these runs. A case has its own seed, hospital, column and outcomes. Sets of eicu-demo and diabetes-130
@@ -49,7 +49,7 @@ SETS: dict[str, dict[str, Any]] = {
 PLAN = {
     "method": {"name": "fedavg", "rounds": 30},
     "train": {"epochs": 2, "lr": 0.05},
-    "personal": {"guard": True, "part": "intercept"},
+    "personal": {"part": "intercept"},
     "explain": {"sketch": "none"},
     "evaluation": {"every": 30},
 }
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--data", default="heart,icu-cohort,diabetes-130")
     parser.add_argument("--fewest", type=int, default=50, help="rows with the event, and without, of a hospital")
     parser.add_argument("--planted", action="store_true", help="only cases with a difference")
-    parser.add_argument("--size", type=float, default=1.5, help="log-odds for a standard deviation of the column")
+    parser.add_argument("--size", type=float, default=2.0, help="log-odds for a standard deviation of the column")
     parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
     if given.cost:

@@ -56,7 +56,7 @@ _LEAST_VARIANCE = 0.002  # of an outcome, in units of training: one that the mod
 _FAR = 2.5  # standard deviations that an input is drawn in to for the test: one extreme patient is not evidence
 _COLLINEAR = 1e-6  # share of an input's variance that is its own; with less it is taken as a copy of others
 _MISFIT_VARIANCE = 0.25
-_WEAK = 0.01  # precision of coefficients: keeps them finite where a level has events only
+_WEAK = 0.16  # precision of coefficients of scaled inputs (a deviation of 2.5): keeps them finite where a level has events only
 _CELLS = 4_000_000  # permuted outcomes in memory at a time
 _TIE = 1e-4  # permuted statistics are computed with single precision
 _Z = 1.959964
@@ -106,11 +106,6 @@ class SiteRows:
     target: Array
     x: Array
     units: Array
-
-    def usable(self) -> Array:
-        """Tell which inputs vary over enough patients, (d,)."""
-        counts = [len(np.unique(self.units[column != np.median(column)])) for column in self.x.T]
-        return np.array(counts, int) >= FEWEST_WITH_VALUE
 
 
 class Patients:
@@ -300,7 +295,7 @@ def score_statistics(null: NullModel, groups: Sequence[Array]) -> tuple[Array, A
         found = [_orthonormal(null.adjusted[:, k][:, places[null.is_own[k, places]]]) for k in range(outputs)]
         width = max(b.shape[1] for b in found)
         for k, b in enumerate(found):
-            bases[k].append(np.pad(b, ((0, 0), (0, width - b.shape[1]))))
+            bases[k].append(b if b.shape[1] == width else np.pad(b, ((0, 0), (0, width - b.shape[1]))))
         owner += [g] * width
     basis = [np.concatenate(b, axis=1) for b in bases]
     degrees = np.zeros(len(groups))
@@ -355,7 +350,8 @@ def find_differences(
     n, c = rows.scores.shape
     x, z = np.asarray(rows.x, np.float64), np.asarray(rows.scores, np.float64)
     given = SiteRows(rows.loss, z, np.asarray(rows.target, np.float64), x, rows.units)
-    usable, deviation = given.usable(), x.std(axis=0)
+    unusual = patients.sum((x != np.median(x, axis=0)).astype(float)) > 0
+    usable, deviation = unusual.sum(axis=0) >= FEWEST_WITH_VALUE, x.std(axis=0)
     scaled = np.where(usable, (x - x.mean(axis=0)) / np.where(deviation > 0, deviation, 1), 0.0)
     spread = z.std(axis=0)
     strength = np.where(spread > 1e-9, (z - z.mean(axis=0)) / np.where(spread > 1e-9, spread, 1), 0.0)
