@@ -177,7 +177,18 @@ def test_false_alarms_of_harm_are_at_most_five_in_a_hundred(n: int) -> None:
         y = rng.random(n) < 0.3
         loss = {p: -np.log(np.where(y, p, 1 - p)) for p in (a, b, 0.9)}
         alarms += guard.harm_p_value([loss[a] - loss[b], loss[a] - loss[0.9]], np.arange(n), seed=1, site=f"s{site}") <= 0.05
-    assert alarms <= 16  # 10 expected, and a binomial deviation of 3
+    assert alarms <= 10
+
+
+def test_few_patients_raise_fewer_false_alarms_than_a_bootstrap_of_means() -> None:
+    rng, alarms, plain = np.random.default_rng(1), 0, 0
+    for site in range(200):
+        differences = rng.normal(size=(2, 10))
+        alarms += guard.harm_p_value(list(differences), np.arange(10), seed=site, site="x") <= 0.05
+        larger = max(differences, key=np.mean)
+        means = larger[np.random.default_rng(site).integers(10, size=(500, 10))].mean(axis=1)
+        plain += larger.mean() > 0 and (means <= 0).mean() <= 0.05
+    assert alarms <= 10 and plain >= 2 * alarms
 
 
 def test_harm_is_found_where_there_is_some_even_among_many_hospitals() -> None:
