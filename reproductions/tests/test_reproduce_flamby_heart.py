@@ -129,7 +129,7 @@ def test_a_run_with_flambys_order_of_batches_has_the_published_accuracies(strate
     assert {n: per_site[n]["accuracy"] for n in CENTRES} == pytest.approx({n: found[n].accuracy for n in CENTRES})
 
 
-@pytest.mark.parametrize(("arm", "mean", "loss"), [(OURS, 0.8122, 0.4516), (ONE_SCALE, 0.8253, 0.4542)])
+@pytest.mark.parametrize(("arm", "mean", "loss"), [(OURS, 0.8122, 0.4516), (ONE_SCALE, 0.8253, 0.4437)])
 def test_shrunk_intercepts_reach_the_goals(arm, mean, loss, tmp_path):
     """The figures of an independent check: client mean .812 with log loss .452 (one intercept for all: .552), and .825."""
     run = run_plan(STUDY.plan(Cell(POINT, arm.label, 0)), out=tmp_path / "run")

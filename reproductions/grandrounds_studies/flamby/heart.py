@@ -143,7 +143,7 @@ HEART = Study(
     remarks=(
         "Our best by all three goals is the regression with shrunk intercepts on each hospital's own scale. On one scale for all "
         "hospitals accuracy is higher, and the log loss is above that of one intercept there: common inputs tell hospitals "
-        "apart, and Switzerland's guard trusts 30 training rows that are all ill.",
+        "apart, and VA pays for an intercept of its own (log loss 0.489, with one intercept 0.437, 45 test rows).",
         "254 test rows: the 95% interval of an accuracy over all of them is about 5 points to either side; Switzerland has 16 "
         "rows, one of them healthy, and all of its 30 training rows are ill.",
         '"Pooled Test" scales inputs by all training rows. Federated models are trained on inputs scaled by each hospital, so it '
