@@ -304,7 +304,8 @@ class PersonalSite(SitePlugin):
         part, units = self.site.stack.parts["test"], self._units(k, "test")
         losses = {name: self.losses(theta, part, k, terms.class_weight) for name, theta in models.items()}
         others = [losses["deployed"] - losses[name] for name in (OWN, MAJORITY) if name in losses]
-        p_value, rarer = None, self._count_rarer(k)
+        p_value, counted = None, self._count_classes(part, k, units)
+        rarer = len(np.unique(units)) if counted is None else counted
         if others and rarer:
             p_value = guard.harm_p_value(others, units, seed=terms.config.seed, site=self.site.stack.names[k])
         self._harm_by_site[k] = np.array([np.nan if p_value is None else p_value, rarer])
@@ -316,22 +317,14 @@ class PersonalSite(SitePlugin):
         }
 
     def _count_classes(self, part: Part, k: int, units: Array) -> int | None:
-        """Count site k's patients of the rarer of two classes in a part; None for other outcomes."""
+        """Count site k's patients of the rarer of two classes in a part; None for other outcomes.
+
+        Without a patient of one class, rows cannot show harm: a rare event would look impossible.
+        """
         if self.site.stack.outcome is not None or self.site.prepared_model().outputs > 1:
             return None
         y = part.y[rows_of(part, k)]
         return min(len(np.unique(units[y == c])) for c in (0, 1))
-
-    def _count_rarer(self, k: int) -> int:
-        """Count the test patients of the rarer of two classes that training rows have; all test patients for other outcomes.
-
-        Without a patient of one of two classes, test rows cannot show harm: a rare event would look impossible.
-        """
-        train, test = (self.site.stack.parts[split].y[rows_of(self.site.stack.parts[split], k)] for split in ("train", "test"))
-        units = self._units(k, "test")
-        if self.site.stack.outcome is not None or self.site.prepared_model().outputs > 1:
-            return len(np.unique(units))
-        return min((len(np.unique(units[test == c])) for c in np.unique(train)), default=0)
 
     def _shift(self, k: int, theta: Array, deployed: Array) -> float | None:
         """Return the mean of the deployed model's scores less those of the common one on training rows, for one output."""
