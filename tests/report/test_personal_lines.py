@@ -56,6 +56,7 @@ def test_the_screen_names_deployed_models_and_always_the_number_of_harmed_sites(
 def test_harmed_sites_are_named(run: Run) -> None:
     named = harm_of(changed(run, harmed=["b"]))
     assert named.startswith("harmed sites: 1 of 3: b (the deployed model is clearly worse than the site's own model or its most")
+    assert harm_of(changed(run, tested=["a"])).endswith("; 2 more have too few test rows of each outcome to tell")
     assert harm_of(changed(run, harmed=None, tested=[])).startswith("harmed sites: not tested")
     assert harm_of(changed(run, guard=False)) == ""
     many = changed(run, harmed=[f"s{i}" for i in range(9)], tested=[f"s{i}" for i in range(9)])

@@ -166,10 +166,12 @@ def harm_line(found: Deployed) -> str:
     if not tested:
         return "harmed sites: not tested, because no site that trains has test rows of every outcome, or all refused"
     than = f"than the site's own model or {_constant(found)}"
+    others = len(set(found.settings.get("choices", {})) - set(tested))
+    few = f"; {others} more {'has' if others == 1 else 'have'} too few test rows of each outcome to tell" if others else ""
     if not harmed:
-        return f"harmed sites: 0 of {len(tested)} (no deployed model is clearly worse {than})"
+        return f"harmed sites: 0 of {len(tested)} (no deployed model is clearly worse {than}){few}"
     named = ", ".join(harmed[:_NAMED]) + (f" and {len(harmed) - _NAMED} more" if len(harmed) > _NAMED else "")
-    return f"harmed sites: {len(harmed)} of {len(tested)}: {named} (the deployed model is clearly worse {than})"
+    return f"harmed sites: {len(harmed)} of {len(tested)}: {named} (the deployed model is clearly worse {than}){few}"
 
 
 def describe_deployed(found: Deployed) -> list[str]:
