@@ -37,6 +37,7 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
         "1 of 2 hospitals is clearly worse off: a model of its own rows alone or its most common class would do clearly better.",
         "b deploys the common model: accuracy 68% (common model 70%), log loss 0.650 (common model 0.600); always its most "
         "common class: 80%.",
+        "1 more has too few test rows of each outcome to tell.",
     ]
     table = deployed_table(found)
     assert table.rows[0] == ("b", "the common model", "50", "0.600 → 0.650", "0.700 → 0.700", "0.700 → 0.680", "0.800", "yes")
@@ -46,7 +47,9 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
 def test_without_harm_the_first_sentence_says_so():
     found = read_deployed(told(harmed=[]))
     assert found is not None
-    assert describe_harm(found)[0].startswith("No hospital is clearly worse off: 0 of 2 hospitals would do clearly better")
+    assert describe_harm(found)[0].startswith("No hospital that can be tested is clearly worse off: 0 of 2 hospitals would do")
+    everyone = read_deployed(told(harmed=[], tested=list(PERSONAL["choices"])))
+    assert everyone is not None and describe_harm(everyone)[0].startswith("No hospital is clearly worse off: 0 of 3 hospitals")
     assert deployed_tile(told(harmed=[])) == [("harmed hospitals", "0 of 2", "deployed log loss 0.420")]
 
 

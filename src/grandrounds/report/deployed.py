@@ -137,10 +137,13 @@ def describe_harm(found: Deployed) -> list[str]:
     if not tested:
         return ["Harm to hospitals was not tested: none had enough test patients, or all refused the test."]
     hospitals = f"of {len(tested)} {_plural(len(tested), 'hospital')}"
+    few = [f"{_count_untested(found)}."] if _count_untested(found) else []
     if not harmed:
+        who = "No hospital that can be tested" if few else "No hospital"
         return [
-            f"No hospital is clearly worse off: 0 {hospitals} would do clearly better with a model of its own rows alone or with "
-            f"{_constant(found)}."
+            f"{who} is clearly worse off: 0 {hospitals} would do clearly better with a model of its own rows alone or with "
+            f"{_constant(found)}.",
+            *few,
         ]
     lines = [
         f"{len(harmed)} {hospitals} {'is' if len(harmed) == 1 else 'are'} clearly worse off: a model of its own rows alone or "
@@ -149,7 +152,13 @@ def describe_harm(found: Deployed) -> list[str]:
     lines += [_describe_harmed(found, site) for site in harmed[:_NAMED]]
     if len(harmed) > _NAMED:
         lines.append(f"{len(harmed) - _NAMED} more are in the table.")
-    return lines
+    return [*lines, *few]
+
+
+def _count_untested(found: Deployed) -> str:
+    """State how many hospitals with a model could not be tested for harm; empty where all were."""
+    others = len(set(found.settings.get("choices", {})) - set(found.settings.get("tested") or ()))
+    return f"{others} more {'has' if others == 1 else 'have'} too few test rows of each outcome to tell" if others else ""
 
 
 def _describe_harmed(found: Deployed, site: DeployedSite) -> str:
@@ -166,8 +175,7 @@ def harm_line(found: Deployed) -> str:
     if not tested:
         return "harmed sites: not tested, because no site that trains has test rows of every outcome, or all refused"
     than = f"than the site's own model or {_constant(found)}"
-    others = len(set(found.settings.get("choices", {})) - set(tested))
-    few = f"; {others} more {'has' if others == 1 else 'have'} too few test rows of each outcome to tell" if others else ""
+    few = f"; {_count_untested(found)}" if _count_untested(found) else ""
     if not harmed:
         return f"harmed sites: 0 of {len(tested)} (no deployed model is clearly worse {than}){few}"
     named = ", ".join(harmed[:_NAMED]) + (f" and {len(harmed) - _NAMED} more" if len(harmed) > _NAMED else "")
@@ -207,7 +215,7 @@ def describe_rule(found: Deployed) -> list[str]:
         default = IN_WORDS[HEAD] if found.settings["part"] == HEAD else f"{IN_WORDS[INTERCEPT]}, else {IN_WORDS[COMMON]},"
         lines.append(
             f"The guard: each hospital compared its candidates on its own {rows}. It keeps {default} unless another has a loss "
-            f"that is lower by two standard errors over {LEAST} patients or more."
+            f"that is lower by two standard errors over {LEAST} patients or more, five of each of two classes."
         )
     if found.settings["part"] != HEAD and (found.settings["guard"] or found.settings["part"] == INTERCEPT):
         spread = float(found.settings.get("spread") or 0.0)
