@@ -8,7 +8,7 @@ from grandrounds.report import figures
 from grandrounds.report.deployed import deployed_table, deployed_tile, describe_harm, describe_rule, read_deployed
 from grandrounds.report.document import Charts
 from grandrounds.report.findings import describe_findings
-from grandrounds.report.sections.deployed import deployed_section
+from grandrounds.report.sections.personal import deployed_section
 from tests.report import EVIL, summary
 
 

@@ -315,7 +315,7 @@ def check_metrics(chosen: Sequence[str], custom: Sequence[str]) -> None:
 def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None) -> tuple[str, ...]:
     """Choose the metrics of the runs' task; of classes `DEFAULT_METRICS`, of decisions where all runs have them.
 
-    Where sites deploy personal models, their accuracy, their loss and the number of harmed sites follow.
+    Runs with personal models add the accuracy and the loss of deployed models and the number of harmed sites.
     Rounds (`virtual_seconds`) and runs of version 0.1 have no figures of decisions.
 
     Args:

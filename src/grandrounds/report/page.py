@@ -51,15 +51,14 @@ from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
-from grandrounds.report.sections.deployed import deployed_section
 from grandrounds.report.sections.description import survival_section, table_one_section
-from grandrounds.report.sections.differences import differences_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.fairness import fairness_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section, outcome_tiles
+from grandrounds.report.sections.personal import deployed_section, differences_section
 from grandrounds.report.sections.privacy import membership_section, privacy_section
 from grandrounds.report.sections.risk_card import risk_card_section
 from grandrounds.report.sections.shapes import shapes_section, trees_section

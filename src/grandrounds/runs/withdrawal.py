@@ -141,13 +141,9 @@ class Repetition:
         Raises:
             BadInput: The file is damaged.
         """
-        path = checkpoint / FACTS
-        if not path.is_symlink() and not path.exists():
+        values = _read_facts(checkpoint / FACTS, _FACTS)
+        if values is None:
             return None
-        values = read_json(path)
-        fault = misfit(values, _FACTS)
-        if fault:
-            raise BadInput(f"{path} is damaged: {fault} is missing or of the wrong kind", code="damaged-file")
         return cls(
             values["site"],
             OtherRun(**{name: values["repeats"][name] for name in _OTHER}),
@@ -171,14 +167,19 @@ def read_mark(folder: Path) -> Withdrawn | None:
     Raises:
         BadInput: The file is damaged.
     """
-    path = folder / MARK
+    values = _read_facts(folder / MARK, _MARK)
+    return None if values is None else Withdrawn.from_dict(values)
+
+
+def _read_facts(path: Path, kind: Any) -> Any:
+    """Read a JSON file of this kind; None where there is none."""
     if not path.is_symlink() and not path.exists():
         return None
     values = read_json(path)
-    fault = misfit(values, _MARK)
+    fault = misfit(values, kind)
     if fault:
         raise BadInput(f"{path} is damaged: {fault} is missing or of the wrong kind", code="damaged-file")
-    return Withdrawn.from_dict(values)
+    return values
 
 
 def read_withdrawn(folder: Path) -> Withdrawn | None:

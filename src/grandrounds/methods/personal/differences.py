@@ -22,7 +22,7 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding, outcome_of, task_of
 from grandrounds.explain.features import Features
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import HEAD, loss_of, rows_of
+from grandrounds.methods.personal.parts import HEAD, loss_of, patients_of, rows_of
 from grandrounds.methods.personal.score_test import (
     LEVEL,
     Effect,
@@ -187,7 +187,7 @@ def _rows_of_site(site: Site, k: int, theta: Array, splits: Sequence[str]) -> Si
     model, parts = site.prepared_model(), [site.stack.parts[split] for split in splits]
     x = np.concatenate([part.x[rows_of(part, k)] for part in parts])
     target = np.concatenate([part.target[rows_of(part, k)] for part in parts])
-    return SiteRows(loss_of(model), score(model, theta, x), target, x, patients_of(site, k, splits))
+    return SiteRows(loss_of(model), score(model, theta, x), target, x, patients_of(site.stack, k, splits))
 
 
 def find_candidates(encoding: Encoding) -> tuple[list[Array], list[int]]:
@@ -206,14 +206,6 @@ def find_candidates(encoding: Encoding) -> tuple[list[Array], list[int]]:
                 candidates.append(group)
                 columns.append(f)
     return candidates, [*columns, len(features)]
-
-
-def patients_of(site: Site, k: int, splits: Sequence[str]) -> Array:
-    """Return the patient of each of site k's rows of these splits; numbers without a patient column."""
-    rows = np.concatenate([getattr(site.stack.rows[k], split) for split in splits])
-    if site.stack.data.patient is not None:
-        return np.asarray(site.stack.data.patient[rows].astype(str))
-    return np.arange(len(rows))
 
 
 def describe_differences(found: Mapping[str, Array], encoding: Encoding) -> dict[str, list[Difference]]:

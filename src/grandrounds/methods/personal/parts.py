@@ -6,6 +6,7 @@ Every candidate is a vector of the same model (P,), so that it is scored, explai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.models import Model
 from grandrounds.models.losses import CROSS_ENTROPY, POISSON, SQUARED
-from grandrounds.site.stack import Part
+from grandrounds.site.stack import Part, Stack
 
 COMMON, INTERCEPT, RECALIBRATION, OWN, MAJORITY = "common", "intercept", "recalibration", "own", "majority"
 HEAD, DITTO, APFL, FINETUNE = "head", "ditto", "apfl", "finetune"
@@ -363,6 +364,14 @@ def fit_linear(
 def rows_of(part: Part, k: int) -> slice:
     """Return the rows of site k in a part."""
     return slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+
+
+def patients_of(stack: Stack, k: int, splits: Sequence[str]) -> Array:
+    """Return the patient of each of site k's rows of these splits; row numbers without a patient column."""
+    rows = np.concatenate([getattr(stack.rows[k], split) for split in splits])
+    if stack.data.patient is not None:
+        return np.asarray(stack.data.patient[rows].astype(str))
+    return np.arange(len(rows))
 
 
 def rows_at(part: Part, k: int, chosen: Array) -> Part:

@@ -169,7 +169,7 @@ def personalize(
         testing: Sites with test rows.
 
     Returns:
-        What the server knows about them.
+        The facts that the server knows about them.
     """
     p = plan.personal
     rows, spread, weights = guard_rows(plan, model), p.spread, config.get("class_weight")

@@ -35,6 +35,7 @@ from grandrounds.methods.personal.parts import (
     is_linear,
     is_shiftable,
     loss_of,
+    patients_of,
     rows_at,
     rows_of,
     score_rows,
@@ -237,7 +238,7 @@ class PersonalSite(SitePlugin):
         other candidates were fitted to training rows.
         """
         split = _SPLITS[terms.rows]
-        part, units = self.site.stack.parts[split], self._units(k, split)
+        part, units = self.site.stack.parts[split], patients_of(self.site.stack, k, (split,))
         fold = guard.assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
         losses = {name: np.full(len(units), np.nan) for name in models}
         for name in [n for n in models if n == COMMON or (split == "val" and n not in _LINES)]:
@@ -263,14 +264,6 @@ class PersonalSite(SitePlugin):
         scores = score(self.site.prepared_model(), theta, part.x[rows_of(part, k)])
         penalty = self.site.stack.penalty
         return scores if penalty is None else scores + penalty[k]
-
-    def _units(self, k: int, split: str) -> Array:
-        """Return the patient of each of site k's rows of a split; row numbers without a patient column."""
-        stack = self.site.stack
-        rows = getattr(stack.rows[k], split)
-        if stack.data.patient is not None:
-            return np.asarray(stack.data.patient[rows].astype(str))
-        return np.arange(len(rows))
 
     def _spread(self, ask: Ask, members: Array) -> Columns:
         """Answer with the likelihood of each site's rows by the variance of intercepts: only sums over sites are needed."""
@@ -301,7 +294,7 @@ class PersonalSite(SitePlugin):
 
     def _test_harm(self, terms: PersonalTerms, k: int, models: Mapping[str, Array]) -> dict[str, Any]:
         """Compare the deployed model on test rows with the site's own model and its majority class; keep the p-value."""
-        part, units = self.site.stack.parts["test"], self._units(k, "test")
+        part, units = self.site.stack.parts["test"], patients_of(self.site.stack, k, ("test",))
         losses = {name: self.losses(theta, part, k, terms.class_weight) for name, theta in models.items()}
         others = [losses["deployed"] - losses[name] for name in (OWN, MAJORITY) if name in losses]
         p_value, counted = None, self._count_classes(part, k, units)
