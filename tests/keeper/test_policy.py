@@ -12,10 +12,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.engine.local import LocalEngine
+from grandrounds.experiment.requests import expected_asks
 from grandrounds.explain.map_metrics import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
-from grandrounds.keeper.policy.questions import Questions, expected_asks, refused_requests
+from grandrounds.keeper.policy.questions import Questions, refused_requests
 from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, describe_policy, plan_digest
 from grandrounds.methods import REGULARIZERS, SITE_PLUGINS
 from grandrounds.protocol.messages import Ask, AskId
