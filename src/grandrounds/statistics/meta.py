@@ -293,6 +293,41 @@ def estimate_site(
     return np.array(slopes, float), np.array(errors, float) ** 2
 
 
+def combine_estimates(name: str, estimates: Sequence[float], variances: Sequence[float]) -> MetaCoefficient:
+    """Combine estimates of one quantity that are known for each hospital, such as the logit of its AUROC.
+
+    Args:
+        name: Name of the quantity.
+        estimates: (k,) the hospitals' estimates.
+        variances: (k,) their variances, above zero.
+
+    Returns:
+        Random-effects estimate (DerSimonian-Laird), Cochran's Q, I-squared and prediction interval; None in place of each number
+        with fewer than three hospitals.
+    """
+    d, v = np.asarray(estimates, float)[:, None], np.asarray(variances, float)[:, None]
+    if len(d) < FEWEST_SITES:
+        return MetaCoefficient(name, len(d))
+
+    def add_up(tau2: Array) -> Total:
+        w, r = 1 / v, 1 / (v + tau2)
+        blocks = {
+            "fitted": np.ones_like(v),
+            "w": w,
+            "wd": w * d,
+            "wdd": w * d * d,
+            "ww": w * w / _SQUARES,
+            "r": r,
+            "rd": r * d,
+        }
+        return Total({block: values.sum(axis=0) for block, values in blocks.items()})
+
+    tau2 = _estimate_tau2(add_up(np.zeros(1)))
+    total = add_up(tau2)
+    sums = {block: float(total[block][0]) for block in ("w", "wd", "r", "rd")}
+    return _combine(name, len(d), 0.0, sums, float(_heterogeneity(total)[0][0]), float(tau2[0]))
+
+
 def _fit_beside_separation(rows: Rows) -> tuple[Array, Array]:
     """Fit a logistic regression in which a coefficient is infinite: the others have a limit, and it has no weight.
 
