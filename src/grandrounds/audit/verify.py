@@ -1,5 +1,7 @@
 """Verify a ledger with the server's public key and heads that others kept, and name its faults.
 
+The ledger of a watch is verified with the public key of the site that signs it.
+
 An empty list means that these are the entries that the server signed, all of them up to the longest known head, in order,
 and that the sites countersigned the same. It does not mean that the server decided well, or recorded the truth.
 """
@@ -27,6 +29,7 @@ from grandrounds.audit.entry import (
 )
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.merkle import Tree
+from grandrounds.audit.watch_entry import KINDS, START, order_faults
 from grandrounds.core.errors import BadInput
 
 UNREADABLE = "unreadable"
@@ -76,8 +79,8 @@ def verify(
 
     Args:
         book: The ledger.
-        key: The server's public key. By default the key that the ledger names is used: then only its consistency is
-            checked.
+        key: The public key of the server, or of the site that signs a watch. By default the key that the ledger names is
+            used: then only its consistency is checked.
         heads: Signed heads that others kept.
         sites: Each site's public key, known independently of the ledger.
 
@@ -95,7 +98,8 @@ def verify(
         server_key, named = None, {}
         first = [Finding(CHANGED, "entry 0", f"the ledger does not begin with its keys: it {e}")]
     else:
-        first = [*_site_keys(named, sites)]
+        watched = book.entries[0].content["kind"] == START
+        first = [] if watched else [*_site_keys(named, sites)]
     used = key or server_key
     if used is None:
         return first
@@ -141,6 +145,16 @@ class _Checker:
     sites: Mapping[str, bytes]
     tree: Tree
 
+    @property
+    def signer(self) -> str:
+        """The party that signs this ledger."""
+        return "site" if self._is_watch else "server"
+
+    @property
+    def _is_watch(self) -> bool:
+        first = next((content for entry in self.book.entries if (content := _read_content(entry)) is not None), {})
+        return first.get("kind") in KINDS
+
     def entries(self) -> Iterator[Finding]:
         """Check signatures, and the hash of the previous entry in each."""
         entries = self.book.entries
@@ -148,10 +162,10 @@ class _Checker:
             if not entry.is_signed_by(self.key):
                 if self._is_vouched_for(number):
                     yield Finding(
-                        FORGED, f"entry {number}", "its signature is not the server's, but its text is unchanged"
+                        FORGED, f"entry {number}", f"its signature is not the {self.signer}'s, but its text is unchanged"
                     )
                 else:
-                    yield Finding(CHANGED, f"entry {number}", "its text is not what the server signed")
+                    yield Finding(CHANGED, f"entry {number}", f"its text is not what the {self.signer} signed")
             content = _read_content(entry)
             if content is None:
                 yield Finding(CHANGED, f"entry {number}", "it is not canonical JSON of a known schema")
@@ -179,7 +193,22 @@ class _Checker:
             if place != position:
                 yield Finding(MISFILED, f"entry {position}", f"it is stored under {place}")
                 break
-        yield from self._rounds([s for s in contents if s is not None])
+        readable = [s for s in contents if s is not None]
+        yield from self._watch(readable) if self._is_watch else self._rounds(readable)
+
+    def _watch(self, contents: Sequence[Content]) -> Iterator[Finding]:
+        """Check that the entries are of one run and one site, and that each fits those before it."""
+        run = contents[0].get("run")
+        for value in contents:
+            fault = find_fault(value) or ("" if value["kind"] in KINDS else "it is not an entry of a watch")
+            if fault:
+                yield Finding(MALFORMED, f"entry {value.get('number')}", fault)
+            if value.get("run") != run:
+                what = f"it is of run {value.get('run')!r}, but the watch of {run!r}"
+                yield Finding(OTHER_RUN, f"entry {value.get('number')}", what)
+        sound = [value for value in contents if not find_fault(value) and value["kind"] in KINDS]
+        for number, fault in order_faults(sound):
+            yield Finding(MALFORMED, f"entry {number}", fault)
 
     def _rounds(self, contents: Sequence[Content]) -> Iterator[Finding]:
         """Check that the entries are of one run and consecutive rounds; a gap requires an opening entry."""
@@ -193,6 +222,8 @@ class _Checker:
             fault = find_fault(value)
             if fault:
                 yield Finding(MALFORMED, f"entry {number}", fault)
+            elif kind in KINDS:
+                yield Finding(MALFORMED, f"entry {number}", "it belongs into the ledger of a watch")
             elif kind == OPEN:
                 due = value["first"]
             elif kind == ROUND:
@@ -235,7 +266,7 @@ class _Checker:
         head = signed.head
         place = f"head of {head.size}" if where == "ledger" else f"{where}, of {head.size} entries"
         if not head.is_signed_by(self.key, signed.signature):
-            yield Finding(FORGED_HEAD, place, "its signature is not the server's")
+            yield Finding(FORGED_HEAD, place, f"its signature is not the {self.signer}'s")
             return
         who = f" and countersigned by {len(signed.witnesses)} sites" if signed.witnesses else ""
         if head.size > len(self.tree):
@@ -243,7 +274,7 @@ class _Checker:
             yield Finding(TRUNCATED, place, description)
         elif self._parts(signed):
             witnessed = f", and {len(signed.witnesses)} sites countersigned," if signed.witnesses else ""
-            yield Finding(FORKED, place, f"the server signed{witnessed} another root than these entries have")
+            yield Finding(FORKED, place, f"the {self.signer} signed{witnessed} another root than these entries have")
         said_run = (_read_content(self.book.entries[0]) or {}).get("run")
         if head.run != said_run:
             yield Finding(OTHER_RUN, place, f"it is of run {head.run!r}, but the ledger of {said_run!r}")
