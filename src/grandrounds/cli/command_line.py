@@ -22,6 +22,7 @@ try:
         compare,
         console,
         data,
+        dossier,
         explain,
         fit,
         images,
@@ -75,7 +76,10 @@ def _root(
     pass
 
 
-for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1, withdraw):
+_MODULES = (
+    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1, withdraw, dossier,
+)  # fmt: skip
+for module in _MODULES:
     module.register(app)
 survival.register(fit.app)
 app.add_typer(fit.app, name="fit")

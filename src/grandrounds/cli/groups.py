@@ -15,7 +15,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Train": ("run", "fit", "table1", "resume", "plan", "init", "compare", "tune"),
     "Inspect": ("list", "show", "report", "explain", "console"),
     "Use": ("card", "predict", "evaluate", "export", "track"),
-    "Trust": ("audit", "privacy", "attack", "withdraw"),
+    "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
     "Deploy": ("provision", "server", "site"),
     "Research": ("data", "reproduce"),
 }

@@ -17,16 +17,19 @@ from grandrounds.audit.merkle import leaf_hash
 class Facts:
     """Values of a run's evidence with their sources, and people's answers."""
 
-    def __init__(self, evidence: Evidence, answers: Mapping[str, Answer] | None = None) -> None:
+    def __init__(
+        self, evidence: Evidence, answers: Mapping[str, Answer] | None = None, *, digests: Mapping[str, str] | None = None
+    ) -> None:
         """Prepare the facts.
 
         Args:
             evidence: The files.
             answers: People's answers by question.
+            digests: SHA-256 of files as sources name them, where it is not to be computed.
         """
         self.evidence, self.answers = evidence, dict(answers or {})
         self._parsed: dict[str, Any] = {}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, str] = dict(digests or {})
 
     def has(self, file: str, *path: str | int) -> bool:
         """Tell whether a file of the evidence has a value at a path that is not null."""
