@@ -1,0 +1,226 @@
+"""Statements on the system: versions, hardware, compute, forms of delivery, interfaces and security measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from grandrounds.analysis.dossier.evidence import ENVIRONMENT, MADE, PLAN, SCHEMA, SUMMARY
+from grandrounds.analysis.dossier.facts import Facts
+from grandrounds.analysis.dossier.statement import COMMAND, GUIDELINE, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statements.record import is_simulated
+from grandrounds.audit.entry import CLOSE, OPEN
+
+THREATS = Source(GUIDELINE, "docs/threat-model.md of Grand Rounds")
+_INPUTS = ("numeric", "categorical", "ordinal", "binary")
+
+
+def state_version(facts: Facts) -> Statement:
+    """State the name of the run and the version of the software that made it."""
+    return say(
+        "The model is that of run '{name}', seed {seed}, made by Grand Rounds {version}.",
+        name=facts.value(SUMMARY, "name"),
+        seed=facts.value(SUMMARY, "seed", show="d"),
+        version=facts.value(ENVIRONMENT, "packages", "grandrounds"),
+    )
+
+
+def state_software(facts: Facts) -> Iterator[Statement]:
+    """State the versions of Python, packages and the operating system."""
+    packages = facts.value(ENVIRONMENT, "packages")
+    yield say(
+        "The run used Python {python} on {system}.",
+        python=facts.value(ENVIRONMENT, "python"),
+        system=facts.value(ENVIRONMENT, "system"),
+    )
+    yield say("Packages: {packages}.", packages=packages)
+    yield say(
+        "This dossier was written by Grand Rounds {version} on {date}.",
+        version=facts.value(MADE, "version"),
+        date=facts.value(MADE, "date"),
+    )
+
+
+def state_training_hardware(facts: Facts) -> Statement:
+    """State the machine that the run was made on; of a deployment the server's."""
+    machine = "The simulation ran" if is_simulated(facts) else "The server ran"
+    return say(
+        machine + " on {processor} with {cores} cores and {memory} GiB of memory.",
+        processor=facts.value(ENVIRONMENT, "processor"),
+        cores=facts.value(ENVIRONMENT, "cores"),
+        memory=facts.value(ENVIRONMENT, "memory_gib", show="g"),
+    )
+
+
+def state_size(facts: Facts) -> Statement:
+    """State the number of parameters and of inputs of the model."""
+    shape = facts.value(SUMMARY, "inputs")
+    text = " x ".join(str(n) for n in shape.value)
+    return say(
+        "The model has {parameters} parameters; one input has the shape {shape}.",
+        parameters=facts.value(SUMMARY, "parameters"),
+        shape=replace(shape, text=text),
+    )
+
+
+def state_compute(facts: Facts) -> Statement:
+    """State the time and memory of training."""
+    peak = facts.value(SUMMARY, "cost", "peak_memory")
+    return say(
+        "The {rounds} rounds took {seconds} s, with {cpu} s of processor time and at most {peak} MiB of memory.",
+        rounds=facts.value(SUMMARY, "rounds"),
+        seconds=facts.value(SUMMARY, "cost", "seconds", show=".3g"),
+        cpu=facts.value(SUMMARY, "cost", "cpu_seconds", show=".3g"),
+        peak=facts.derive(peak.value / 2**20, "cost.peak_memory divided by 2^20", peak, show=",.0f"),
+    )
+
+
+def state_forms(facts: Facts) -> Iterator[Statement]:
+    """State the files in which the model is delivered, and the commands that convert it."""
+    closing = facts.entries(CLOSE)
+    if closing:
+        files = facts.entry_value(closing[-1], "files")
+        models = [name for name in sorted(files.value) if name.endswith(".safetensors")]
+        names = facts.derive(models, "model files in the closing entry", files)
+        yield say("The model is delivered as {names}.", names=names)
+    yield say(
+        "`rounds export` converts the model for other programs: JSON, and ONNX where its kind allows it.",
+        Source(COMMAND, "rounds export RUN --to FORMAT"),
+    )
+
+
+def state_interfaces(facts: Facts) -> Iterator[Statement]:
+    """State what the model reads and what it returns to other systems."""
+    if facts.has(SCHEMA, "columns"):
+        columns = facts.raw(SCHEMA, "columns")
+        source = facts.source(SCHEMA, "columns")
+        inputs = [c["name"] for c in columns if c.get("kind") in _INPUTS and c.get("name") != facts.get(PLAN, "data", "label")]
+        yield say(
+            "The model reads {count} columns of a table.",
+            count=facts.derive(len(inputs), "columns of kind " + ", ".join(_INPUTS) + ", without the label", source),
+        )
+    else:
+        yield state_size(facts)
+    yield from state_output(facts)
+
+
+def state_output(facts: Facts) -> Iterator[Statement]:
+    """State the value that the model returns for one patient."""
+    task = facts.value(SUMMARY, "task") if facts.has(SUMMARY, "task") else None
+    if task is not None and task.value in ("regression", "count"):
+        yield say("The model returns one number for each patient (task: {task}).", task=task)
+    elif task is not None and task.value == "survival":
+        yield say("The model returns a risk score over time for each patient (task: {task}).", task=task)
+    elif facts.has(SUMMARY, "event", "class"):
+        yield say(
+            "The model returns the probability of {label} = {event}.",
+            label=facts.value(SUMMARY, "event", "label"),
+            event=facts.value(SUMMARY, "event", "class"),
+        )
+    else:
+        yield say("The model returns a probability for each of the classes {classes}.", classes=facts.value(SUMMARY, "classes"))
+    if facts.has(SUMMARY, "threshold") and (task is None or task.value == "classification"):
+        yield say(
+            "Decisions use the threshold {threshold}, set by the rule '{rule}'.",
+            threshold=facts.value(SUMMARY, "threshold"),
+            rule=facts.value(PLAN, "evaluation", "threshold"),
+        )
+
+
+def state_user_interface(facts: Facts) -> Iterator[Statement]:
+    """State the commands and pages by which people use the model."""
+    yield say("`rounds predict` applies the model to a table.", Source(COMMAND, "rounds predict RUN TABLE"))
+    yield say(
+        "`rounds explain` writes a page on one patient or one hospital.", Source(COMMAND, "rounds explain RUN")
+    )
+    yield say("`rounds console` shows runs, rounds and patients' explanations in a browser.", Source(COMMAND, "rounds console"))
+
+
+def state_components(facts: Facts) -> Iterator[Statement]:
+    """State how sites and server work together."""
+    yield say(
+        "Each of {sites} sites computes on its own rows. The server combines the answers by method '{method}'.",
+        sites=facts.value(SUMMARY, "sites", "all"),
+        method=facts.value(SUMMARY, "method"),
+    )
+    if facts.entries(OPEN) and not is_simulated(facts):
+        yield say(
+            "Sites answer signed requests that fit the plan and their own policy.", *facts.entries(OPEN)[0].sources
+        )
+    else:
+        yield say("This run is a simulation: one process held the rows of all sites.", facts.source(PLAN, "engine", "name"))
+
+
+def state_attribution_tools(facts: Facts) -> Iterator[Statement]:
+    """State the explanations that help users to interpret an output."""
+    if not facts.has(SUMMARY, "explanation", "explainer"):
+        raise MissingFact("the run has no feature attributions (explain.sketch)")
+    own = facts.has(SUMMARY, "explanation", "deployed")
+    where = "for the final model on patients of each site" if own else "on reference rows"
+    yield say(
+        f"Feature attributions were computed by '{{explainer}}' {where}.",
+        explainer=facts.value(SUMMARY, "explanation", "explainer"),
+    )
+    if facts.get(SUMMARY, "explanation", "top"):
+        yield say(
+            "The largest share has '{feature}' with {share}.",
+            feature=facts.value(SUMMARY, "explanation", "top", 0, "feature"),
+            share=facts.value(SUMMARY, "explanation", "top", 0, "share", show=".1%"),
+        )
+
+
+def state_pretrained(facts: Facts) -> Statement:
+    """State whether training started from weights of a third party."""
+    if facts.has(PLAN, "model", "weights"):
+        return say("Training started from the weights '{weights}'.", weights=facts.value(PLAN, "model", "weights"))
+    return say("No pre-trained weights were used.", facts.source(PLAN, "model", "weights"))
+
+
+def tabulate_security(facts: Facts) -> Table:
+    """List threats, the measure that the plan sets against each, and the risk that remains."""
+    privacy, robust = ("privacy",), ("method", "robust")
+    secure = bool(facts.get(PLAN, *privacy, "secure", default=False))
+    epsilon = facts.get(PLAN, *privacy, "epsilon")
+    rule, guard = facts.get(PLAN, *robust, "rule", default="none"), facts.get(PLAN, *robust, "guard", default=0.0)
+    has_ledger = bool(facts.entries(OPEN))
+    rows = [
+        (
+            "the server reads the answer of one site",
+            _measure(facts, "secure aggregation" if secure else "none", *privacy, "secure"),
+            "sums of few sites tell about each" if secure else "each answer is visible to the server",
+        ),
+        (
+            "patients are inferred from what leaves",
+            _measure(facts, "none" if epsilon is None else "noise within a budget of epsilon", *privacy, "epsilon"),
+            "nothing bounds unknown attacks" if epsilon is None else "data that the guarantee does not cover",
+        ),
+        (
+            "a site sends a poisoned model",
+            _measure(facts, f"robust aggregation '{rule}', guard {guard:g}", *robust, "rule"),
+            "plausible wrong answers are not detected with certainty",
+        ),
+        (
+            "a record is altered afterwards",
+            facts.derive("signed ledger" if has_ledger else "none", "entries of the ledger", _ledger_source(facts)),
+            "whoever has the server's key can write a new ledger, unless a head was kept",
+        ),
+        (
+            "an outsider joins or signs for a site",
+            facts.derive(
+                "none: simulation in one process" if is_simulated(facts) else "own keys of server and sites, signed messages",
+                "keys in the opening entry",
+                _ledger_source(facts),
+            ),
+            "lost keys",
+        ),
+    ]
+    return Table("Threats and measures", ("threat", "measure in this run", "remaining risk"), tuple(rows), (THREATS,))
+
+
+def _measure(facts: Facts, text: str, *path: str) -> Value:
+    return facts.derive(text, "setting of the plan", facts.source(PLAN, *path))
+
+
+def _ledger_source(facts: Facts) -> Source:
+    opening = facts.entries(OPEN)
+    return opening[0].sources[0] if opening else facts.source(SUMMARY)
