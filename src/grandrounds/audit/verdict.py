@@ -26,6 +26,7 @@ class AuditResult:
         simulated: The keys follow from the experiment's seed.
         close: Description of the valid closing entry and its model.
         withdrawn: The withdrawal of a site, after which the model is not valid any more; empty if there is none.
+        alarms: Alarms in the ledger of a watch; None for the ledger of a run.
     """
 
     where: str
@@ -43,6 +44,7 @@ class AuditResult:
     simulated: bool = False
     close: str = ""
     withdrawn: str = ""
+    alarms: int | None = None
 
     @property
     def state(self) -> str:
@@ -75,7 +77,11 @@ class AuditResult:
         if self.state == RUNNING:
             return "is going on, and its ledger verifies so far: a closing entry follows when the run ends"
         text = (
-            "verifies, with model and records"
+            "verifies, with its alarms and figures"
+            if self.alarms is not None and self.files
+            else "the ledger verifies; alarms and figures in files were not checked"
+            if self.alarms is not None
+            else "verifies, with model and records"
             if self.deep
             else "verifies, with model and figures"
             if self.files
@@ -92,8 +98,12 @@ class AuditResult:
         if self.findings:
             many = len(self.findings)
             return f"{FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
-        return f"{self.verdict} ({entries}, {self.rounds} round{'s' * (self.rounds != 1)}, root {self.root[:16]}...)"
+        many, what = (self.rounds, "round") if self.alarms is None else (self.alarms, "alarm")
+        return f"{self.verdict} ({entries}, {many} {what}{'s' * (many != 1)}, root {self.root[:16]}...)"
 
     def to_dict(self) -> dict[str, object]:
         verdict = {"verifies": self.state == VERIFIES, "state": self.state, "colour": self.colour}
-        return {**verdict, **asdict(self)}
+        values = asdict(self)
+        if self.alarms is None:
+            del values["alarms"]
+        return {**verdict, **values}

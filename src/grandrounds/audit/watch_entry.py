@@ -39,6 +39,7 @@ PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "labelled": (int, True),
         "alarms": (int, True),
         "status": (dict, True),
+        "state": (str, False),
     },
     ALARM: {
         **_COMMON,
@@ -84,7 +85,7 @@ def start_entry(
         date: Day and time, UTC.
         study: The run's folder name, and the size and root of its ledger; 0 and "" without a ledger.
         model: SHA-256 of the model that the site uses.
-        baseline: SHA-256 of the reference rows' summaries.
+        baseline: SHA-256 of the file of the reference rows' summaries.
         rates: The stated false-alarm rate of each check, per patient.
         alarms_per_5000: The stated bound over all checks, in alarms per 5,000 patients.
         key: The site's public key, which signs this ledger.

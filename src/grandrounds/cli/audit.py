@@ -38,7 +38,7 @@ Key = Annotated[
     Path | None,
     typer.Option(
         metavar="server.pub",
-        help="The server's public key, from a source you trust. Default: the one in the run folder.",
+        help="The server's public key, of a watch the site's, from a source you trust. Default: the one in the folder.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -50,7 +50,8 @@ def verify(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="A run folder, or a file that `rounds audit export` wrote. Default with --report: the folder of the report.",
+            help="A run folder, the folder of a watch (RUN/at_sites/SITE/watch), or a file that `rounds audit export` wrote. "
+            "Default with --report: the folder of the report.",
         ),
     ] = None,
     key: Key = None,
@@ -95,6 +96,8 @@ def verify(
 
     Every hash, link, signature and countersignature of the ledger is checked. Files are compared with the closing entry,
     and weights are recomputed (not with --ledger-only). A ledger without its closing entry is UNFINISHED.
+
+    The record of a watch is signed by its site: give its key with --key. Its files are compared with the newest reading.
 
     A truncated ledger looks like that of an unfinished run. A longer head that was stored elsewhere (--heads), or a chain
     (--rpc, --contract), tells them apart. A ledger that the server's owner rewrote with new keys is detected with the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from grandrounds.protocol.identity import Identity
 
 SITE = Identity.simulated(7, "va")
 SIGNER = Signer(SITE, SIMULATED)
+BASELINE, STATE = b"reference rows", b"evidence so far"
 CHECKS = ("age up", "age missing", "score up")
 FACTS = WatchStart(
     run="heart-7",
@@ -20,7 +22,7 @@ FACTS = WatchStart(
     entries=5,
     root="ab" * 32,
     model="cd" * 32,
-    baseline="ef" * 32,
+    baseline=hashlib.sha256(BASELINE).hexdigest(),
     rates=dict.fromkeys(CHECKS, 2e-5),
     alarms_per_5000=1.0,
 )
@@ -70,12 +72,14 @@ def alarmed(folder: Path) -> Path:
     """A folder of a watch: 60 patients without an alarm, then an alarm at patient 118, with its files."""
     with started(folder) as record:
         record.add_reading(status(60), new=60)
-        record.add_reading(status(120), [alarm()], new=60)
+        record.add_reading(status(120), [alarm()], new=60, state=STATE)
     write_files(folder)
     return folder
 
 
 def write_files(folder: Path, **changes) -> None:
-    """Write watch.json and alarms.json of the alarm."""
+    """Write the files of a watch with the alarm."""
     (folder / "watch.json").write_text(json.dumps({**status(120, alarms=(alarm(**changes),))}))
+    (folder / "baseline.safetensors").write_bytes(BASELINE)
+    (folder / "state.safetensors").write_bytes(STATE)
     (folder / "alarms.json").write_text(json.dumps({"schema": 1, "alarms": [alarm(**changes)]}))

@@ -12,6 +12,7 @@ from pathlib import Path
 from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
 from grandrounds.analysis.audit.run_files import compare_checkpoint
+from grandrounds.analysis.audit.watch_check import audit_watch, is_watch
 from grandrounds.analysis.audit.withdrawal_check import compare_mark, compare_other_run, withdrawal_in
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
@@ -53,11 +54,11 @@ def audit(
     report: Path | None = None,
     reports: bool = True,
 ) -> AuditResult:
-    """Check a run folder or an exported file.
+    """Check a run folder, an exported file, or the folder of a watch.
 
     Args:
         run: The folder, or the file that `rounds audit export` wrote.
-        key: The server's public key; None takes the one in the folder.
+        key: The server's public key, of a watch the site's; None takes the one in the folder.
         deep: Also compare checkpoint, journal and plan with the ledger, and compute the weights again.
         heads: Signed heads that others kept.
         files: Compare the files that the closing entry names: models, figures, round logs, reports.
@@ -71,6 +72,10 @@ def audit(
     signed_heads = [SignedHead.read(path) for path in heads]
     server_key = None if key is None else load_public(key)
     site_keys = None if sites is None else load_site_keys(sites)
+    if is_watch(run):
+        if report is not None:
+            raise BadInput(f"{run} is the folder of a watch, which has no report: leave out --report", code="conflicting-options")
+        return audit_watch(run, key=server_key, heads=signed_heads, files=files)
     if run.is_file():
         _check_export(run)
         if deep or report is not None:

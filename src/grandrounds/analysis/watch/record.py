@@ -6,6 +6,7 @@ silence a check until a day or a number of patients: it still counts and its ala
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 LEDGER, HEAD, KEY = "ledger.db", "ledger.head.json", "site.pub"
 """Files of a watch's record: the ledger, its newest head, and the public key that signs it."""
 
+BASELINE, STATE, STATUS, ALARMS = "baseline.safetensors", "state.safetensors", "watch.json", "alarms.json"
+"""Files of a watch that its record vouches for."""
+
 _LONGEST = 2000
 """Characters of a name or a note that are recorded."""
 
@@ -44,7 +48,7 @@ class WatchStart:
         entries: Entries in the run's ledger; 0 without one.
         root: Root of the run's ledger; "" without one.
         model: SHA-256 of the model that the site uses.
-        baseline: SHA-256 of the reference rows' summaries.
+        baseline: SHA-256 of the file baseline.safetensors.
         rates: Stated false-alarm rate of each check, per patient.
         alarms_per_5000: Stated bound over all checks, in alarms per 5,000 patients.
     """
@@ -167,16 +171,18 @@ class WatchRecord:
         return True
 
     def add_reading(
-        self, status: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]] = (), *, new: int
+        self, status: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]] = (), *, new: int, state: bytes | None = None
     ) -> tuple[str, ...]:
         """Record one reading of patients and the alarms that it raised, in one durable transaction.
 
-        A reading that was recorded before a crash, and is repeated after it, is not recorded twice.
+        Call it before the files of the watch are written: a reading that was recorded before a crash, and is repeated after
+        it, is not recorded twice.
 
         Args:
             status: The content of watch.json: patients, labelled, checks and so on. Its hashes are recorded.
             alarms: New alarms, with check, kind, column, direction, time, patient, since, patients, sentence and figures.
             new: Patients that this reading added.
+            state: The future content of state.safetensors, whose hash is recorded.
 
         Returns:
             The id of each alarm, in order: A1, A2 and so on.
@@ -201,6 +207,7 @@ class WatchRecord:
             "labelled": int(status.get("labelled", 0)),
             "alarms": len(ids),
             "status": hash_status(status),
+            **({} if state is None else {"state": hashlib.sha256(state).hexdigest()}),
         }
         last = next((e for e in reversed(self._since_start()) if e["kind"] == READING), {})
         if contents or any(last.get(name) != reading[name] for name in ("patients", "labelled", "status")):
