@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from grandrounds.api.carding import RiskCard, card
     from grandrounds.api.comparing import compare, tune
     from grandrounds.api.describing import table1
+    from grandrounds.api.dossiers import dossier, verify_dossier
     from grandrounds.api.estimator import FederatedClassifier
     from grandrounds.api.fitting import Regression, cox, glm
     from grandrounds.api.running import resume, run
@@ -68,6 +69,7 @@ __all__ = [
     "compare",
     "config",
     "cox",
+    "dossier",
     "evaluate",
     "explain_case",
     "explain_site",
@@ -83,6 +85,7 @@ __all__ = [
     "survival_scores",
     "table1",
     "tune",
+    "verify_dossier",
     "withdraw",
 ]
 
@@ -103,6 +106,7 @@ _HOME = {
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
     "table1": "api.describing",
+    **dict.fromkeys(("dossier", "verify_dossier"), "api.dossiers"),
     **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
