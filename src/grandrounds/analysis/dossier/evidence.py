@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.analysis.dossier.characteristics import describe_columns
 from grandrounds.audit.entry import ROUND, plan_hash
 from grandrounds.audit.files import read_file
 from grandrounds.core.arrays import parse_json, plain
@@ -35,6 +36,8 @@ COMMANDS = {
     DISCLOSURES: "rounds privacy RUN (data without a guarantee)",
 }
 """Outputs that are kept, with the command that prints them."""
+CHARACTERISTICS = "characteristics.json"
+"""Means, quartiles and shares of the training rows, from percentiles.json (`dossier/characteristics.py`)."""
 WATCH = "watch"
 """Folder of the status of watches at sites, where they are at hand: watch/SITE.json."""
 
@@ -102,6 +105,9 @@ class Evidence:
         run.summary  # noqa: B018  # refuses a run that is not finished
         files = {name: data for name in COPIED if (data := _copy(run.folder / name)) is not None}
         files[PLAN] = _dump(run.plan)
+        percentiles = _copy(run.folder / "percentiles.json")
+        if percentiles is not None:
+            files[CHARACTERISTICS] = _dump(describe_columns(percentiles))
         files |= {f"{WATCH}/{site}.json": data for site, data in _watches(run)}
         files |= _ledger(run)
         files |= _outputs(run)
