@@ -57,7 +57,13 @@ PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
     NOTICE: {**_COMMON, "alarm": (str, True), "hook": (str, True), "result": (str, True)},
     SILENCE: {**_PERSON, "check": (str, True), "until": ((str, _NULL), True), "patients": ((int, _NULL), True)},
     ACKNOWLEDGE: {**_PERSON, "alarm": (str, True)},
-    ACTION: {**_PERSON, "alarm": ((str, _NULL), True), "action": (str, True), "figures": (dict, True)},
+    ACTION: {
+        **_PERSON,
+        "alarm": ((str, _NULL), True),
+        "action": (str, True),
+        "figures": (dict, True),
+        "models": (dict, False),
+    },
 }
 """Parts of each kind of entry: types, and whether they are required."""
 
@@ -113,6 +119,8 @@ def part_fault(content: Content) -> str:
         return "its 'status' is not hashes by name"
     if kind in (ALARM, ACTION) and not _are_numbers(content["figures"]):
         return "its 'figures' are not numbers by name"
+    if kind == ACTION and not all(isinstance(v, str) for v in content.get("models", {}).values()):
+        return "its 'models' are not hashes by name"
     if kind == SILENCE and content["until"] is None and content["patients"] is None:
         return "it silences a check without an end"
     if kind == SILENCE and content["until"] is not None and not _is_time(content["until"]):

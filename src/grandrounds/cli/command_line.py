@@ -29,6 +29,7 @@ try:
         predict,
         privacy,
         provision,
+        recalibrate,
         report,
         reproduce,
         run,
@@ -77,7 +78,8 @@ def _root(
 
 
 _MODULES = (
-    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1, withdraw, dossier,
+    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, withdraw,
+    dossier,
 )  # fmt: skip
 for module in _MODULES:
     module.register(app)

@@ -271,6 +271,22 @@ class TrainedModel:
             decided = np.where(p[:, event_index] >= limit, event_index, 1 - event_index)
         return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event, thresholds=thresholds)
 
+    def score_labelled(self, table: Any) -> tuple[Array, Array, tuple[str, ...]]:
+        """Score labelled rows of a model that predicts classes.
+
+        Args:
+            table: The rows with their label: a pandas DataFrame, Table or ImageSet.
+
+        Returns:
+            (n, 1) log-odds of the second of two classes, or (n, C) scores; (n,) class of each row; notes on imputed values.
+
+        Raises:
+            BadInput: The rows do not fit the model, or have no label.
+        """
+        data = self._read(table, labelled=True)
+        logits, notes = self._logits(data)
+        return logits.astype(np.float64), class_numbers(data.label, self.encoding.classes, where=data.name), tuple(notes)
+
     def evaluate(self, table: Any) -> dict[str, Any]:
         """Evaluate the main task on labelled rows: all metrics, overall and by site.
 

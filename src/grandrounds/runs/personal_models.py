@@ -1,14 +1,19 @@
-"""Personal models of a finished run, from the hospitals' own files. A run at hospitals has none of these files."""
+"""Models of single hospitals of a finished run, from the hospitals' own files. A run at hospitals has none of these files.
+
+personal.safetensors is the model that the hospital chose in the run. recalibrated-1.safetensors, recalibrated-2.safetensors ...
+are made later (`rounds recalibrate`); the last one is deployed. One that was undone has the ending .undone.safetensors.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from grandrounds.core.arrays import Array, load
+from grandrounds.core.arrays import Array, load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal.parts import IN_WORDS
 from grandrounds.methods.personal.site import FILE, digest_model
@@ -16,6 +21,12 @@ from grandrounds.protocol.layout import Layout
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
+
+
+RECALIBRATED = "recalibrated"
+"""Name of a hospital's choice after a recalibration, and the beginning of the names of its files."""
+
+_NAME = re.compile(rf"{RECALIBRATED}-(\d{{1,6}})(\.undone)?\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class PersonalFile:
         choice: Name of the model that the hospital deploys.
         theta: (P,) its parameters.
         common: Digest of the common model that it was made from.
+        facts: All facts of the file; of a recalibration also its line, date, rows and the model before it.
     """
 
     path: Path
@@ -35,6 +47,7 @@ class PersonalFile:
     choice: str
     theta: Array
     common: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> PersonalFile:
@@ -45,13 +58,17 @@ class PersonalFile:
         """
         try:
             arrays, facts = load(path)
-            return cls(path, str(facts["site"]), str(facts["choice"]), arrays["deployed"], str(facts["common_sha256"]))
+            site, choice, common = (str(facts[name]) for name in ("site", "choice", "common_sha256"))
+            return cls(path, site, choice, arrays["deployed"], common, facts)
         except (KeyError, TypeError, ValueError) as e:
             raise BadInput(f"{path} is not a file of a personal model ({e})", code="damaged-file") from None
 
     @property
     def description(self) -> str:
         """Description of the model for readers."""
+        if self.choice == RECALIBRATED:
+            base = str(self.facts.get("base", ""))
+            return f"{IN_WORDS.get(base, base)}, recalibrated on {str(self.facts.get('time', ''))[:10]}"
         return IN_WORDS.get(self.choice, self.choice)
 
     @property
@@ -87,7 +104,8 @@ def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFi
     """Find the file of a personal model that was made from a model of a run.
 
     Args:
-        path: The file, or a folder that has it somewhere below, such as the folder of a site.
+        path: The file, or a folder that has it somewhere below, such as the folder of a site. Of a folder with recalibrations
+            the last one that was not undone.
         models: The common model of the run, and those of groups of sites.
 
     Returns:
@@ -98,7 +116,8 @@ def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFi
     """
     if not path.is_dir():
         return PersonalFile.read(path)
-    files = [PersonalFile.read(p) for p in sorted(path.rglob(FILE))]
+    folders = sorted({p.parent for p in (*path.rglob(FILE), *path.rglob(f"{RECALIBRATED}-*.safetensors"))})
+    files = [PersonalFile.read(deployed) for folder in folders if (deployed := find_deployed(folder)) is not None]
     fitting = [file for file in files if any(file.fits(model) for model in models)]
     if not fitting:
         found = f"{len(files)} of other runs" if files else "none"
@@ -108,3 +127,58 @@ def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFi
             code="no-personal-model",
         )
     return fitting[-1]
+
+
+def find_deployed(folder: Path) -> Path | None:
+    """Find the file of the model that a hospital deploys: its last recalibration, else its personal model.
+
+    Args:
+        folder: The hospital's folder of one run.
+
+    Returns:
+        The file; None where there is none.
+    """
+    numbers = {n: name for n, undone, name in _recalibrations(folder) if not undone}
+    name = numbers[max(numbers)] if numbers else FILE
+    return folder / name if (folder / name).exists() else None
+
+
+def write_recalibrated(folder: Path, theta: Array, facts: Mapping[str, Any]) -> PersonalFile:
+    """Write a recalibrated model beside the earlier files of a hospital, which stay as they are.
+
+    Args:
+        folder: The hospital's folder of one run; it is made where there is none.
+        theta: (P,) parameters.
+        facts: Facts of the file: "site", "common_sha256", "base", "time" and those of the recalibration.
+
+    Returns:
+        The file.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = max((n for n, _, _ in _recalibrations(folder)), default=0) + 1
+    path = folder / f"{RECALIBRATED}-{number}.safetensors"
+    save(path, {"deployed": theta}, {**facts, "choice": RECALIBRATED, "number": number})
+    return PersonalFile.read(path)
+
+
+def undo_recalibrated(folder: Path) -> Path:
+    """Set the last recalibration of a hospital aside; its file stays, under another name.
+
+    Returns:
+        The file that was set aside.
+
+    Raises:
+        BadInput: There is no recalibration.
+    """
+    deployed = find_deployed(folder)
+    if deployed is None or deployed.name == FILE:
+        raise BadInput(
+            f"{folder} has no recalibration to undo: the model is the one that the run ended with", code="no-recalibration"
+        )
+    return deployed.rename(deployed.with_name(deployed.name.replace(".safetensors", ".undone.safetensors")))
+
+
+def _recalibrations(folder: Path) -> list[tuple[int, bool, str]]:
+    """List the recalibrations of a folder: number, undone, file name."""
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    return [(int(m[1]), m[2] is not None, name) for name in names if (m := _NAME.fullmatch(name))]

@@ -18,13 +18,12 @@ from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods.personal.parts import HEAD
-from grandrounds.methods.personal.site import FILE as PERSONAL_FILE
 from grandrounds.report.explanations import Explanations
 from grandrounds.runs.context import Progress
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
-from grandrounds.runs.personal_models import PersonalFile, find_personal_file
+from grandrounds.runs.personal_models import PersonalFile, find_deployed, find_personal_file
 from grandrounds.runs.runner import execute_plan, new_folder
 from grandrounds.runs.withdrawal import Withdrawn, read_withdrawn, refuse_withdrawn
 
@@ -53,7 +52,7 @@ class Run:
             BadInput: The folder is not a run folder.
         """
         self.trust_code, self._use_withdrawn = trust_code, withdrawn
-        self._personal_files: dict[str, Path] = {}  # files of hospitals outside the run folder, by site
+        self._personal_files: dict[str, Path] = {}  # files, or folders of files, of hospitals outside the run folder, by site
         self._files = RunFolder(Path(folder))
         if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
@@ -210,7 +209,7 @@ class Run:
             site: The site's name, or the number that its name ends with; None is the global model.
 
         Returns:
-            The site's own model where sites have different, fine-tuned or personal models, else the global model.
+            The site's own model where sites have different, fine-tuned, personal or recalibrated models, else the global model.
 
         Raises:
             BadInput: The run is not finished, or has no such site; or it is the global model of a run whose sites keep their own
@@ -246,15 +245,37 @@ class Run:
             site: The site's name.
 
         Returns:
-            The file; None where the site has no personal model or its file is at the hospital.
+            The file; None where the site has no personal or recalibrated model, or its file is at the hospital.
         """
-        if site is None or not self.summary.personal:
+        if site is None:
             return None
-        if site in self._personal_files:
-            return PersonalFile.read(self._personal_files[site])
-        path = self.folder / "at_sites" / site / PERSONAL_FILE
-        inside = path.resolve().is_relative_to(self.folder.resolve())
-        return PersonalFile.read(path) if inside and path.exists() else None
+        used = self._personal_files.get(site)
+        path = used if used is not None and used.is_file() else find_deployed(self.site_folder(site))
+        inside = path is not None and (used is not None or path.resolve().is_relative_to(self.folder.resolve()))
+        return PersonalFile.read(path) if inside and path is not None else None
+
+    def site_folder(self, site: str) -> Path:
+        """Return the folder of a site's own files: in the run folder, or where `use_personal` or `use_site_folder` set it."""
+        used = self._personal_files.get(site, self._files.at_sites / site)
+        return used.parent if used.is_file() else used
+
+    def use_site_folder(self, site: str, folder: Path) -> None:
+        """Use a hospital's own folder for its models of this run; without a model in it, the hospital uses the common one.
+
+        Args:
+            site: The site's name.
+            folder: The folder.
+        """
+        self._personal_files[site] = folder
+
+    def deployed_path(self, site: str | None) -> Path:
+        """Return the file of the model that `model_for` returns.
+
+        Args:
+            site: The site's name; None for the global model.
+        """
+        own = self.personal_file(site)
+        return self.model_file(self.summary["models"].get(site or "", self._files.model.name)) if own is None else own.path
 
     def use_personal(self, path: str | Path) -> str:
         """Use a hospital's own file for the model of its site.
@@ -271,7 +292,7 @@ class Run:
         models = [self.model, *(self.model_at(name) for name in sorted(set(self.summary["models"].values())))]
         file = find_personal_file(Path(path), models)
         file.apply(self._common_model(file.site))
-        self._personal_files[file.site] = file.path
+        self._personal_files[file.site] = file.path.parent if Path(path).is_dir() else file.path
         return file.site
 
     def _common_model(self, site: str) -> TrainedModel:

@@ -80,9 +80,12 @@ def audit_watch(
     if simulated:
         out.notes.append(f"keys are simulated: {SIMULATED}")
     if files:
-        _compare_alarms(out, folder, entries)
-        _compare_status(out, folder, entries)
-        _compare_baseline(out, folder, entries)
+        if any(e["kind"] == START and e["rates"] for e in entries):
+            _compare_alarms(out, folder, entries)
+            _compare_status(out, folder, entries)
+            _compare_baseline(out, folder, entries)
+        else:
+            out.add_unchecked(f"{STATUS} and {BASELINE}: actions are recorded, and no watch has started yet")
         _compare_run(out, folder, entries)
     else:
         out.add_unchecked(f"{STATUS}, {ALARMS} and the run: the ledger alone was checked")

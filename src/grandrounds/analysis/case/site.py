@@ -6,7 +6,7 @@ local models in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -229,13 +229,18 @@ def _measure_now(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sk
     importances = measure(
         rule.explainer(features, encoding.encode(background, dtype)),
         model.net,
-        [run.model_for(s).theta for s in sampled] if run.summary["models"] or run.summary.personal else model.theta,
+        [run.model_for(s).theta for s in sampled] if _has_own_models(run, list(sampled)) else model.theta,
         encoding.encode(taken, dtype),
         target,
         np.cumsum([0, *(len(r) for r in sampled.values())]),
     )
     sketches = Sketches.from_importances(tuple(sampled), features.names, importances)
     return sketches, explainer, f"measured now on {len(sampled[site])} patients of {site}, and the other sites' own"
+
+
+def _has_own_models(run: Run, sites: Sequence[str]) -> bool:
+    """Return True where sites use other models than the common one."""
+    return bool(run.summary["models"] or run.summary.personal) or any(run.personal_file(s) is not None for s in sites)
 
 
 def _sample_rows(rows: Array, seed: int, site: str) -> Array:

@@ -16,6 +16,7 @@ from grandrounds.methods.personal.guard import STANDARD_ERRORS
 from grandrounds.methods.personal.parts import COMMON, IN_WORDS, INTERCEPT
 from grandrounds.methods.personal.site import READABLE
 from grandrounds.report.differences import SiteDifferences, make_site, read_differences, site_sentences
+from grandrounds.runs.personal_models import RECALIBRATED, PersonalFile
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -59,15 +60,15 @@ def personal_at(run: Run, site: str) -> SitePersonal | None:
         site: The hospital's name.
 
     Returns:
-        The description; None for a run without personal parts.
+        The description; None for a run without personal parts, unless the hospital recalibrated its model.
 
     Raises:
         BadInput: A file of the hospital is damaged.
     """
-    personal = run.summary.personal
+    personal, own = run.summary.personal, run.personal_file(site)
+    later = () if own is None else describe_recalibration(own)
     if not personal:
-        return None
-    own = run.personal_file(site)
+        return SitePersonal(site, RECALIBRATED, later, None) if later else None
     facts = {} if own is None else _read(own.path.parent / READABLE)
     choice = str((personal.get("choices") or {}).get(site) or ("" if own is None else own.choice))
     if not choice:
@@ -77,7 +78,20 @@ def personal_at(run: Run, site: str) -> SitePersonal | None:
     differences = read_differences(run.summary).get(site)
     if "features" in stored:
         differences = make_site(site, stored["features"], run.summary)
-    return SitePersonal(site, choice, tuple(_reasons(choice, facts)), differences, _untested(personal, choice, differences))
+    reasons = (*_reasons(choice, facts), *later)
+    return SitePersonal(site, choice, reasons, differences, _untested(personal, choice, differences))
+
+
+def describe_recalibration(own: PersonalFile) -> tuple[str, ...]:
+    """Describe the last recalibration of a hospital's model; no sentence where it has none."""
+    if own.choice != RECALIBRATED:
+        return ()
+    f = own.facts
+    intercepts = ", ".join(f"{v:+.3f}" for v in f["intercept"])
+    return (
+        f"Recalibrated on {str(f['time'])[:10]} by {f['by']} with {f['patients']} patients: log-odds become {f['slope']:.3f} "
+        f"times those of {f['file_before']}, plus {intercepts}.",
+    )
 
 
 def _untested(personal: Any, choice: str, differences: SiteDifferences | None) -> str:

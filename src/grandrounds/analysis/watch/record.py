@@ -265,7 +265,14 @@ class WatchRecord:
         return read_silence(content)
 
     def act(
-        self, action: str, *, by: str, alarm: str | None = None, note: str = "", figures: Mapping[str, float] | None = None
+        self,
+        action: str,
+        *,
+        by: str,
+        alarm: str | None = None,
+        note: str = "",
+        figures: Mapping[str, float] | None = None,
+        models: Mapping[str, str] | None = None,
     ) -> None:
         """Record an action: a recalibration, a retraining, a repaired column.
 
@@ -275,6 +282,7 @@ class WatchRecord:
             alarm: The alarm that caused it; None for an action without one.
             note: A remark.
             figures: Numbers of the action, such as slope and intercept.
+            models: SHA-256 of the model files "before" and "after", of an action that changes the model.
 
         Raises:
             BadInput: There is no such alarm, no name, or no action.
@@ -283,7 +291,8 @@ class WatchRecord:
         if not action.strip():
             raise BadInput("the action is empty: say in a few words what was done (--action)", code="missing-option")
         content = {"kind": ACTION, "date": _now(), "alarm": known, "action": action[:_LONGEST], **_person(by, note)}
-        self._append({**self._common(), **content, "figures": _numbers(figures or {})})
+        changed = {} if models is None else {"models": dict(models)}
+        self._append({**self._common(), **content, "figures": _numbers(figures or {}), **changed})
 
     def add_notice(self, alarm: str, *, hook: str, result: str) -> None:
         """Record the result of a hook, unless the newest notice says the same.
