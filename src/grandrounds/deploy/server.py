@@ -16,12 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
+from grandrounds.core.prometheus import Metrics, label
 from grandrounds.deploy.control import ONLINE, Control, sync_nodes
 from grandrounds.deploy.processes import SupervisedProgram, end_leftover
 from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
 from grandrounds.deploy.superlink import Link, gateway_program, superlink_program
-from grandrounds.keeper.runtime.health import Health, Metrics, label
+from grandrounds.keeper.runtime.health import Health
 from grandrounds.protocol.flower_message import require_flower
 
 Say = Callable[[str], None]

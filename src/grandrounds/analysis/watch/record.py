@@ -180,7 +180,8 @@ class WatchRecord:
 
         Args:
             status: The content of watch.json: patients, labelled, checks and so on. Its hashes are recorded.
-            alarms: New alarms, with check, kind, column, direction, time, patient, since, patients, sentence and figures.
+            alarms: New alarms, with check, kind, column, direction, time, patient, since, patients, sentence, advice and
+                figures.
             new: Patients that this reading added.
             state: The future content of state.safetensors, whose hash is recorded.
 
@@ -423,6 +424,7 @@ def alarm_parts(alarm: Mapping[str, Any]) -> Content:
         "since": int(alarm["since"]),
         "patients": int(alarm["patients"]),
         "sentence": str(alarm["sentence"])[:_LONGEST],
+        "advice": [str(sentence)[:_LONGEST] for sentence in alarm.get("advice") or ()],
         "figures": _numbers(alarm.get("figures") or {}),
     }
 

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from grandrounds.core.errors import BadInput
-
-Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
-"""name -> (counter or gauge, help, labels in Prometheus' format -> value)."""
-
-
-def prometheus(metrics: Metrics) -> str:
-    """Format metrics in Prometheus' text format."""
-    lines = []
-    for name, (kind, about, values) in metrics.items():
-        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{'{' + labels + '}' if labels else ''} {value:g}" for labels, value in values.items()]
-    return "\n".join(lines) + "\n"
-
-
-def label(**words: str) -> str:
-    """Format the escaped labels of one value."""
-    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in words.items()}
-    return ",".join(f'{k}="{v}"' for k, v in escaped.items())
+from grandrounds.core.prometheus import Metrics, prometheus
 
 
 class Health:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.runtime.health import Metrics, label
+from grandrounds.core.prometheus import Metrics, label
 from grandrounds.protocol.codec import peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import peek
 

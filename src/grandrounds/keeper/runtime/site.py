@@ -11,10 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from grandrounds.analysis.watch.metrics import read_metrics
+from grandrounds.core.prometheus import Metrics
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.runtime.health import Health, Metrics
+from grandrounds.keeper.runtime.health import Health
 from grandrounds.keeper.runtime.log import SiteLog
 from grandrounds.keeper.runtime.worker import Supervisor
 
@@ -132,6 +134,7 @@ class Site:
             ),
             "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
             "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": float(budget.budget().epsilon or 0.0)}),
+            **read_metrics(self.folder.path / "watch"),
         }
 
 
