@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.analysis.dossier.characteristics import describe_columns
 from grandrounds.audit.entry import ROUND, plan_hash
 from grandrounds.audit.files import read_file
+from grandrounds.audit.watch_entry import NOTICE, READING
 from grandrounds.core.arrays import parse_json, plain
 from grandrounds.core.errors import BadInput
 
@@ -40,6 +41,8 @@ CHARACTERISTICS = "characteristics.json"
 """Means, quartiles and shares of the training rows, from percentiles.json (`dossier/characteristics.py`)."""
 WATCH = "watch"
 """Folder of the status of watches at sites, where they are at hand: watch/SITE.json."""
+WATCH_LEDGERS = "watch-ledgers"
+"""Folder of the ledgers of these watches: entries with inclusion proofs, except readings and notices."""
 
 _LARGEST = 8 * 2**20
 """Bytes of the largest file that is copied; explanations of many sites and rounds can be larger and are left out."""
@@ -109,6 +112,7 @@ class Evidence:
         if percentiles is not None:
             files[CHARACTERISTICS] = _dump(describe_columns(percentiles))
         files |= {f"{WATCH}/{site}.json": data for site, data in _watches(run)}
+        files |= {f"{WATCH_LEDGERS}/{site}.json": data for site, data in _watch_ledgers(run)}
         files |= _ledger(run)
         files |= _outputs(run)
         made = {"date": date or datetime.datetime.now(datetime.UTC).date().isoformat(), "run": run.folder.resolve().name}
@@ -140,6 +144,15 @@ def _watches(run: Run) -> Iterator[tuple[str, bytes]]:
             yield path.parent.parent.name, data
 
 
+def _watch_ledgers(run: Run) -> Iterator[tuple[str, bytes]]:
+    """Yield the ledger of each site's watch that lies in the run folder."""
+    from grandrounds.audit.ledger import Ledger
+
+    for path in sorted((run.folder / "at_sites").glob("*/watch/ledger.db")):
+        with Ledger.open(path) as ledger:
+            yield path.parent.parent.name, prove_entries(ledger.book(), without=(READING, NOTICE))
+
+
 def _ledger(run: Run) -> dict[str, bytes]:
     """Copy the entries other than those of rounds, with their proofs, and the newest signed head."""
     if not (run.folder / "ledger.db").exists():
@@ -148,11 +161,12 @@ def _ledger(run: Run) -> dict[str, bytes]:
         return {LEDGER: prove_entries(ledger.book())}
 
 
-def prove_entries(book: Book) -> bytes:
-    """Write the entries of a ledger that are not of rounds, each with its inclusion proof, and the newest signed head.
+def prove_entries(book: Book, *, without: Sequence[str] = (ROUND,)) -> bytes:
+    """Write the entries of a ledger, each with its inclusion proof, and the newest signed head.
 
     Args:
         book: The ledger.
+        without: Kinds of entry that are left out, because there are many.
 
     Returns:
         Content of ledger.json.
@@ -166,7 +180,7 @@ def prove_entries(book: Book) -> bytes:
     entries = [
         {"entry": entry.content, "path": [node.hex() for node in tree.inclusion(number, size)]}
         for number, entry in enumerate(book.entries[:size])
-        if entry.content["kind"] != ROUND
+        if entry.content["kind"] not in without
     ]
     return _dump({"head": None if head is None else head.to_dict(), "entries": entries, "size": size})
 

@@ -11,7 +11,11 @@ from importlib import import_module
 from grandrounds.analysis.dossier.document import Document
 from grandrounds.analysis.dossier.facts import Facts
 
-DOCUMENTS: dict[str, str] = {}
+DOCUMENTS: dict[str, str] = {
+    "annex-iv": "annex_iv",
+    "pccp": "pccp",
+    "dpia": "dpia",
+}
 """Name of each document (its file name) and its module, in the order of the dossier."""
 
 

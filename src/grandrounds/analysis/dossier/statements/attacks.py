@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from grandrounds.analysis.dossier.evidence import ATTACKS
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, Table, Value, say
 
 COMMAND = "rounds attack RUN"
 
@@ -81,3 +81,33 @@ def state_membership(facts: Facts) -> Iterator[Statement]:
             yield say("An attack did better than epsilon allows.", facts.source(ATTACKS, "bound", "broken"))
     else:
         yield say("No epsilon per patient bounds other attacks.", facts.source(ATTACKS, "bound"))
+
+
+def state_attribute(facts: Facts) -> Iterator[Statement]:
+    """State the results of attribute inference."""
+    raise MissingFact(f"no attribute inference was run: `{COMMAND}` runs it")
+
+
+def state_reconstruction(facts: Facts) -> Iterator[Statement]:
+    """State the results of reconstruction."""
+    raise MissingFact(f"no reconstruction was run: `{COMMAND}` runs it")
+
+
+def tabulate_tests(facts: Facts) -> Table:
+    """List the tests that the opinion names, each with its result or the command that runs it."""
+    source = Source(GUIDELINE, "EDPB Opinion 28/2024, resistance to attacks")
+    tests: dict[str, Callable[[Facts], Iterable[Statement]]] = {
+        "membership inference": state_membership,
+        "attribute inference": state_attribute,
+        "reconstruction and inversion": state_reconstruction,
+    }
+    rows: list[tuple[str | Value, ...]] = []
+    for test, state in tests.items():
+        try:
+            first = next(iter(state(facts)))
+            rows.append((test, facts.derive(first.text, "first result of the test", *first.all_sources)))
+        except MissingFact as e:
+            rows.append((test, facts.derive(None, "no result in the evidence", source, text=str(e))))
+    not_run = "not run: Grand Rounds has no such test"
+    rows.append(("exfiltration and regurgitation", facts.derive(None, "no such test", source, text=not_run)))
+    return Table("Tests named in the opinion", ("test", "result"), tuple(rows), (source,))

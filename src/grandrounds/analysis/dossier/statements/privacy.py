@@ -222,7 +222,7 @@ def state_rows_stay(facts: Facts) -> Statement:
         raise MissingFact(f"method '{method.value}' is code of the user's own, whose requests are not known")
     if method.value == "pooled":
         return say("Method '{method}' collects all training rows in one place, as a baseline.", method=method)
-    return say("Rows of patients stayed at their sites: method '{method}' asks for none.", method=method)
+    return say("Method '{method}' asks sites for none of their rows.", method=method)
 
 
 def state_simulated_noise(facts: Facts) -> Iterator[Statement]:

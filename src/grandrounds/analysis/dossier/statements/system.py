@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grandrounds.analysis.dossier.evidence import ENVIRONMENT, MADE, PLAN, SCHEMA, SUMMARY
+from grandrounds.analysis.dossier.evidence import ENVIRONMENT, MADE, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import COMMAND, GUIDELINE, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statements import predictors
 from grandrounds.analysis.dossier.statements.record import is_simulated
+from grandrounds.analysis.dossier.statements.run_kind import is_deployed
 from grandrounds.audit.entry import CLOSE, OPEN
 
 THREATS = Source(GUIDELINE, "docs/threat-model.md of Grand Rounds")
-_INPUTS = ("numeric", "categorical", "ordinal", "binary")
 
 
 def state_version(facts: Facts) -> Statement:
@@ -43,7 +44,7 @@ def state_software(facts: Facts) -> Iterator[Statement]:
 
 def state_training_hardware(facts: Facts) -> Statement:
     """State the machine that the run was made on; of a deployment the server's."""
-    machine = "The simulation ran" if is_simulated(facts) else "The server ran"
+    machine = "The server ran" if is_deployed(facts) else "The simulation ran"
     return say(
         machine + " on {processor} with {cores} cores and {memory} GiB of memory.",
         processor=facts.value(ENVIRONMENT, "processor"),
@@ -91,16 +92,7 @@ def state_forms(facts: Facts) -> Iterator[Statement]:
 
 def state_interfaces(facts: Facts) -> Iterator[Statement]:
     """State what the model reads and what it returns to other systems."""
-    if facts.has(SCHEMA, "columns"):
-        columns = facts.raw(SCHEMA, "columns")
-        source = facts.source(SCHEMA, "columns")
-        inputs = [c["name"] for c in columns if c.get("kind") in _INPUTS and c.get("name") != facts.get(PLAN, "data", "label")]
-        yield say(
-            "The model reads {count} columns of a table.",
-            count=facts.derive(len(inputs), "columns of kind " + ", ".join(_INPUTS) + ", without the label", source),
-        )
-    else:
-        yield state_size(facts)
+    yield from predictors.state_columns(facts)
     yield from state_output(facts)
 
 
@@ -143,12 +135,12 @@ def state_components(facts: Facts) -> Iterator[Statement]:
         sites=facts.value(SUMMARY, "sites", "all"),
         method=facts.value(SUMMARY, "method"),
     )
-    if facts.entries(OPEN) and not is_simulated(facts):
+    if facts.entries(OPEN) and is_deployed(facts):
         yield say(
             "Sites answer signed requests that fit the plan and their own policy.", *facts.entries(OPEN)[0].sources
         )
     else:
-        yield say("This run is a simulation: one process held the rows of all sites.", facts.source(PLAN, "engine", "name"))
+        yield say("This run is a simulation: one process held the rows of all sites.", facts.source(PLAN, "data", "table"))
 
 
 def state_attribution_tools(facts: Facts) -> Iterator[Statement]:
@@ -207,7 +199,7 @@ def tabulate_security(facts: Facts) -> Table:
         (
             "an outsider joins or signs for a site",
             facts.derive(
-                "none: simulation in one process" if is_simulated(facts) else "own keys of server and sites, signed messages",
+                "none: keys follow from the seed" if is_simulated(facts) else "own keys of server and sites, signed messages",
                 "keys in the opening entry",
                 _ledger_source(facts),
             ),
