@@ -235,7 +235,7 @@ def state_withdrawal_path(facts: Facts) -> Iterator[Statement]:
     """State how the influence of a hospital is removed, and withdrawals of this run."""
     yield say(
         "A hospital that withdraws is removed by repeating the run without it (`rounds withdraw`).",
-        Source(GUIDELINE, "docs/withdrawal.md of Grand Rounds"),
+        system.cite_page("withdrawal.md"),
     )
     yield from record.state_changes(facts)
 
@@ -252,7 +252,7 @@ def state_model_file(facts: Facts) -> Statement:
     """State what of patients is in the model file."""
     return say(
         "The model file has names of categories and ranges of columns, besides its parameters.",
-        Source(GUIDELINE, "docs/threat-model.md of Grand Rounds, files that contain patient data"),
+        system.cite_page("threat-model.md"),
     )
 
 
@@ -271,5 +271,5 @@ def state_site_log(facts: Facts) -> Statement:
         return say("This run is a simulation: there are no logs of sites.", facts.source(PLAN, "data", "table"))
     return say(
         "Each hospital has a log of requests, replies and bytes (state/log.jsonl), which stays there.",
-        Source(GUIDELINE, "docs/hospitals.md of Grand Rounds"),
+        system.cite_page("hospitals.md"),
     )

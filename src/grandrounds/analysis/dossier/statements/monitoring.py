@@ -8,7 +8,8 @@ from typing import Any
 
 from grandrounds.analysis.dossier.evidence import WATCH, WATCH_LEDGERS
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import COMMAND, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statements.system import cite_page
 from grandrounds.audit.watch_entry import ACKNOWLEDGE, ACTION, ALARM, SILENCE, START
 
 _COMMAND = "rounds watch RUN --table NEW --site SITE"
@@ -20,7 +21,7 @@ _MOST = 40
 
 def state_watch(facts: Facts) -> Iterator[Statement]:
     """State how a model is watched at a site."""
-    source = Source(COMMAND, _COMMAND)
+    source = cite_page("watch.md")
     yield say(
         "`rounds watch` compares new patients of a hospital with its validation rows: inputs, scores, explanations.", source
     )

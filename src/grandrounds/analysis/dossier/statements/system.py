@@ -7,13 +7,19 @@ from dataclasses import replace
 
 from grandrounds.analysis.dossier.evidence import ENVIRONMENT, MADE, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import COMMAND, GUIDELINE, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, Table, Value, say
 from grandrounds.analysis.dossier.statements import predictors
 from grandrounds.analysis.dossier.statements.record import is_simulated
 from grandrounds.analysis.dossier.statements.run_kind import is_deployed
 from grandrounds.audit.entry import CLOSE, OPEN
 
-THREATS = Source(GUIDELINE, "docs/threat-model.md of Grand Rounds")
+
+def cite_page(name: str) -> Source:
+    """Name a page of the documentation as a source, for a statement about the product."""
+    return Source(GUIDELINE, f"docs/{name} of Grand Rounds")
+
+
+THREATS = cite_page("threat-model.md")
 
 
 def state_version(facts: Facts) -> Statement:
@@ -86,7 +92,7 @@ def state_forms(facts: Facts) -> Iterator[Statement]:
         yield say("The model is delivered as {names}.", names=names)
     yield say(
         "`rounds export` converts the model for other programs: JSON, and ONNX where its kind allows it.",
-        Source(COMMAND, "rounds export RUN --to FORMAT"),
+        cite_page("run-folder.md"),
     )
 
 
@@ -121,11 +127,11 @@ def state_output(facts: Facts) -> Iterator[Statement]:
 
 def state_user_interface(facts: Facts) -> Iterator[Statement]:
     """State the commands and pages by which people use the model."""
-    yield say("`rounds predict` applies the model to a table.", Source(COMMAND, "rounds predict RUN TABLE"))
+    yield say("`rounds predict` applies the model to a table.", cite_page("cli.md"))
     yield say(
-        "`rounds explain` writes a page on one patient or one hospital.", Source(COMMAND, "rounds explain RUN")
+        "`rounds explain` writes a page on one patient or one hospital.", cite_page("explain.md")
     )
-    yield say("`rounds console` shows runs, rounds and patients' explanations in a browser.", Source(COMMAND, "rounds console"))
+    yield say("`rounds console` shows runs, rounds and patients' explanations in a browser.", cite_page("console.md"))
 
 
 def state_components(facts: Facts) -> Iterator[Statement]:
