@@ -133,9 +133,14 @@ def _undo(run: Run, place: Place, by: str, note: str, *, as_json: bool) -> None:
     from grandrounds.analysis.recalibration.action import record_undo
     from grandrounds.analysis.recalibration.recalibrate import hash_model, undo_recalibration
 
+    deployed = run.deployed_path(place.site)
     undone, used = undo_recalibration(run, place.site)
     before, after = hash_model(undone), hash_model(used)
-    record_undo(run, place.site, place.watch, place.signer, before=before, after=after, by=by, note=note)
+    try:
+        record_undo(run, place.site, place.watch, place.signer, before=before, after=after, by=by, note=note)
+    except BaseException:  # no change of a model without its record
+        undone.rename(deployed)
+        raise
     if as_json:
         echo(json.dumps({"site": place.site, "undone": str(undone), "file": str(used), "before": before, "after": after}))
         return

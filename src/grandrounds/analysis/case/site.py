@@ -159,7 +159,7 @@ def explain_site_columns(
     return SiteExplanation(
         site=site,
         source=run.summary["data"],
-        model_owner="the common model" if recorded and run.summary.personal else model_owner,
+        model_owner="the common model" if recorded and run.personal_file(site) is not None else model_owner,
         explainer=how,
         provenance=provenance,
         flat=bool(sketches.flat[k]),

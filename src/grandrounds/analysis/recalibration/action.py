@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grandrounds.analysis.watch.record import LEDGER, WatchRecord, WatchStart
+from grandrounds.analysis.watch.record import HEAD, LEDGER, WatchRecord, WatchStart
 from grandrounds.analysis.watch.signer import Signer
 from grandrounds.core.errors import BadInput
 
@@ -82,7 +82,7 @@ def check_record(folder: Path, signer: Signer, alarm: str | None) -> None:
     Raises:
         BadInput: The ledger does not verify, has another key, or has no such alarm.
     """
-    if (folder / LEDGER).exists():
+    if (folder / LEDGER).exists() or (folder / HEAD).exists():
         with WatchRecord.open(folder, signer=signer) as record:
             if alarm is not None:
                 record.alarm(alarm)

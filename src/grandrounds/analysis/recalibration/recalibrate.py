@@ -279,7 +279,7 @@ def _refuse_model(run: Run, model: TrainedModel) -> None:
     elif kernel == "card":
         why = "a risk card prints its risks, and staff who add up points would read others; fit a new one with `rounds card`"
     elif kernel == "forest":
-        why = "no change of a forest's leaves shifts its log-odds; use model 'trees' or 'boosted'"
+        why = "no change of a forest's leaves shifts its log-odds; use model 'trees' or 'logistic'"
     elif several and (kernel in COLUMN_KERNELS or kernel == "boosted"):
         why = f"model '{model.spec['name']}' has one intercept for all classes; use a linear model or a net"
     elif kernel != "boosted" and not is_shiftable(model.net):

@@ -140,8 +140,8 @@ class SiteCases:
             ) from None
 
     def _use_personal(self, run: Run) -> None:
-        """Let a run use this site's personal model; without a file of this run the common model is used, with a note."""
-        if self._personal is None or not run.summary.personal:
+        """Let a run use this site's personal or recalibrated model; without a file of this run the common model is used."""
+        if self._personal is None or "statistic" in run.summary:
             return
         try:
             owner = run.use_personal(self._personal)
