@@ -169,9 +169,10 @@ def _load(out: AuditFindings, folder: Path, name: str) -> Any:
 def _compare_alarms(out: AuditFindings, folder: Path, entries: Sequence[Content]) -> None:
     """Compare the alarms of both files with the entries, by id."""
     recorded = {str(e["alarm"]): e for e in entries if e["kind"] == ALARM}
+    read = any(e["kind"] == READING for e in entries)
     for name in (ALARMS, STATUS):
-        if not (folder / name).exists() and not (recorded or name == STATUS):
-            continue  # a watch without alarms need not have the file
+        if not (folder / name).exists() and not (recorded or (name == STATUS and read)):
+            continue  # a watch without alarms or readings need not have the file
         content = _load(out, folder, name)
         if content is None:
             continue
@@ -233,7 +234,7 @@ def _compare_baseline(out: AuditFindings, folder: Path, entries: Sequence[Conten
 
 def _compare_hash(out: AuditFindings, folder: Path, name: str, digest: str | None, *, number: int) -> None:
     """Compare a file with the SHA-256 in an entry."""
-    if digest is None:
+    if not digest:
         out.add_unchecked(f"{name}: no entry has its hash")
         return
     try:

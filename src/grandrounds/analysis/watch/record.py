@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.analysis.watch.alarm_states import OPEN, RecordedAlarm, Silence, follow, read_silence, with_silence
-from grandrounds.analysis.watch.signer import Signer
+from grandrounds.analysis.watch.signer import LEDGER, Signer
 from grandrounds.audit.entry import Content
 from grandrounds.audit.files import hash_values
 from grandrounds.audit.head import SignedHead
@@ -27,8 +27,8 @@ from grandrounds.protocol.identity import public_pem
 if TYPE_CHECKING:
     from grandrounds.audit.verify import Finding
 
-LEDGER, HEAD, KEY = "ledger.db", "ledger.head.json", "site.pub"
-"""Files of a watch's record: the ledger, its newest head, and the public key that signs it."""
+HEAD, KEY = "ledger.head.json", "site.pub"
+"""Files of a watch's record beside its ledger: the newest head, and the public key that signs it."""
 
 BASELINE, STATE, STATUS, ALARMS = "baseline.safetensors", "state.safetensors", "watch.json", "alarms.json"
 """Files of a watch that its record vouches for."""

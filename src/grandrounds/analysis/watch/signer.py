@@ -1,4 +1,4 @@
-"""The key that signs the record of a watch: the site's own, or in a simulation the one that follows from the seed."""
+"""Folders of watches, and the key that signs a record: the site's own, or in a simulation the one that follows from the seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 
 from grandrounds.audit.entry import OWN, SIMULATED
 from grandrounds.core.errors import BadInput
+from grandrounds.core.names import site_named
 from grandrounds.data.loading import AT_SITES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity
+
+LEDGER = "ledger.db"
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,41 @@ def run_of(folder: Path) -> Path | None:
         return None
     run = place.parents[2]
     return run if (run / "checkpoint").is_dir() else None
+
+
+def find_watch(place: Path, site: str | None = None) -> Path:
+    """Find the folder of a watch.
+
+    Args:
+        place: The folder itself, a site's folder with the folder watch/, or the folder of a run.
+        site: The site, where a run has several watches.
+
+    Returns:
+        The folder.
+
+    Raises:
+        BadInput: There is no watch, or several and no site is named.
+    """
+    if not place.is_dir():
+        raise BadInput(f"there is no folder {place}: give the folder of a watch, or of a run", code="no-watch-record")
+    watches = list_watches(place)
+    if not watches:
+        inside = [folder for folder in (place, place / "watch") if (folder / LEDGER).exists()]
+        if not inside or (place / "checkpoint").is_dir():
+            raise BadInput(
+                f"{place} has no record of a watch: `rounds watch RUN --table FILE` starts one", code="no-watch-record"
+            )
+        return inside[0]
+    if site is None and len(watches) > 1:
+        raise BadInput(
+            f"{place} has watches of {len(watches)} sites ({', '.join(watches)}): choose one with --site", code="missing-option"
+        )
+    return watches[site_named(site, list(watches), where=place) if site is not None else next(iter(watches))]
+
+
+def list_watches(run: Path) -> dict[str, Path]:
+    """List the watches in the folder of a run by site; none for another folder."""
+    if not (run / "checkpoint").is_dir():
+        return {}
+    folders = sorted((run / "at_sites").glob("*/watch"))
+    return {folder.parent.name: folder for folder in folders if (folder / LEDGER).is_file()}
