@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.analysis.watch.alarm_states import OPEN, RecordedAlarm, Silence, follow, read_silence, with_silence
-from grandrounds.analysis.watch.signer import LEDGER, Signer
+from grandrounds.analysis.watch.signer import LEDGER as LEDGER
+from grandrounds.analysis.watch.signer import Signer
 from grandrounds.audit.entry import Content
 from grandrounds.audit.files import hash_values
 from grandrounds.audit.head import SignedHead
