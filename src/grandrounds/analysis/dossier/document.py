@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.questions import QUESTIONS, Answer, Question
-from grandrounds.analysis.dossier.statement import ANSWER, GUIDELINE, MissingFact, Source, Statement, Table, say
+from grandrounds.analysis.dossier.statement import ANSWER, GUIDELINE, MissingFact, Source, Statement, Table, Value, say
 
 FILLED, BEGUN, ANSWERED, OPEN, NOT_APPLICABLE = "filled", "begun", "answered", "open", "not applicable"
 """States of an item: filled by the run; begun by the run, with questions or gaps left; answered by people alone; open; or
@@ -79,10 +79,9 @@ class Item:
 
 
 def _state_answer(question: Question, answer: Answer) -> Statement:
-    date = f", {answer.date}" if answer.date else ""
-    quoted = answer.answer.replace("{", "{{").replace("}", "}}")
-    by = answer.by.replace("{", "{{").replace("}", "}}")
-    return say(f"{quoted} ({by}{date})", Source(ANSWER, question.id))
+    source = Source(ANSWER, question.id)
+    by = f"{answer.by}, {answer.date}" if answer.date else answer.by
+    return say("{answer} ({by})", answer=Value(answer.answer, answer.answer, (source,)), by=Value(by, by, (source,)))
 
 
 @dataclass(frozen=True)

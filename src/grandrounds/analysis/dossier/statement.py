@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,19 @@ class Statement:
     @property
     def text(self) -> str:
         """The sentences as readers see them."""
-        return self.template.format(**{name: value.text for name, value in self.values.items()})
+        return self.write(str, str)
+
+    def write(self, template: Callable[[str], str], value: Callable[[str], str]) -> str:
+        """Write the sentences as markup.
+
+        Args:
+            template: Converts the words of the template, in which `code` is between backticks.
+            value: Converts a value, which may be a name from data: nothing in it is markup.
+
+        Returns:
+            The markup.
+        """
+        return template(self.template).format(**{name: value(v.text) for name, v in self.values.items()})
 
     @property
     def all_sources(self) -> tuple[Source, ...]:

@@ -50,7 +50,7 @@ def write_markdown(document: Document) -> str:
     """
     sources = SourceList()
     lines = [f"# {_plain(document.title)}", "", f"After: {_plain(document.reference)}.", "", NOT_ADVICE, ""]
-    lines += [f"> {_plain(note.text)} {_marks(sources, note)}\n" for note in document.notes]
+    lines += [f"> {note.write(str, _plain)} {_marks(sources, note)}\n" for note in document.notes]
     lines += [f"Items: {_count(document)}.", ""]
     for section in document.sections:
         lines += [f"## {_plain(section.title)}", ""]
@@ -70,11 +70,11 @@ def _markdown_item(item: Item, sources: SourceList) -> Iterator[str]:
         if isinstance(content, Table):
             yield from _markdown_table(content, sources)
         else:
-            yield f"- {_plain(content.text)} {_marks(sources, content)}"
+            yield f"- {content.write(str, _plain)} {_marks(sources, content)}"
     for question in item.open_questions:
         yield f"- **Open:** {_plain(question.line)} (answers.toml: {question.id})"
     for gap in item.gaps:
-        yield f"- **Not available:** {_plain(gap)}."
+        yield f"- **Not available:** {_code_plain(gap)}."
     if item.state == OPEN and not item.open_questions and not item.gaps:
         yield "- **Open:** this version has no source for it."
 
@@ -92,7 +92,22 @@ def _markdown_table(table: Table, sources: SourceList) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Escape the characters with which Markdown would read names from data as markup."""
-    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
+    return _escape(" ".join(text.split()))
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", text)
+
+
+def _code_plain(text: str) -> str:
+    """Escape a text for Markdown, except for its `code`."""
+    parts = text.split("`")
+    return "".join(f"`{part}`" if n % 2 else _escape(part) for n, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    """Escape a text for HTML, and mark its `code`."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _cell(text: str) -> str:
@@ -138,7 +153,7 @@ def _html_document(document: Document) -> Iterator[str]:
     yield f"<p class='quiet'>After: {escape(document.reference)}.</p>"
     yield f"<p class='warn'>{NOT_ADVICE}</p>"
     for note in document.notes:
-        yield f"<p>{escape(note.text)} {_links(sources, note, name)}</p>"
+        yield f"<p>{note.write(_code, escape)} {_links(sources, note, name)}</p>"
     yield f"<p>Items: {escape(_count(document))}.</p>"
     yield f"<nav aria-label='{_TOC}'><ul>"
     for number, section in enumerate(document.sections):
@@ -166,12 +181,12 @@ def _html_item(item: Item, sources: SourceList, name: str) -> Iterator[str]:
         if isinstance(content, Table):
             yield from _html_table(content, sources, name)
         else:
-            yield f"<p>{escape(content.text)} {_links(sources, content, name)}</p>"
+            yield f"<p>{content.write(_code, escape)} {_links(sources, content, name)}</p>"
     for question in item.open_questions:
         place = f"<span class='quiet'>(answers.toml: {question.id})</span>"
         yield f"<p class='open-question'><b>Open:</b> {escape(question.line)} {place}</p>"
     for gap in item.gaps:
-        yield f"<p class='quiet'><b>Not available:</b> {escape(gap)}.</p>"
+        yield f"<p class='quiet'><b>Not available:</b> {_code(gap)}.</p>"
     if state == OPEN and not item.open_questions and not item.gaps:
         yield "<p class='quiet'><b>Open:</b> this version has no source for it.</p>"
     yield "</div>"
