@@ -65,6 +65,9 @@ QUESTIONS: dict[str, Question] = {
         *_questions(
             MANUFACTURER,
             intended_purpose="What is the model intended for: which patients, which decision, which users?",
+            out_of_scope_use="For which patients, decisions or places must the model not be used?",
+            model_access="Who may use the model, under which licence or restrictions?",
+            maintenance="Who maintains the model and its data, how often are they reviewed, and how are errors reported?",
         ),
         *_questions(
             MANUFACTURER,
@@ -137,6 +140,53 @@ QUESTIONS: dict[str, Question] = {
             OPERATOR,
             server_country="In which country is the server, who operates it, and are data transferred to third countries?",
         ),
+        *_questions(
+            INVESTIGATOR,
+            study_title="What is the title of the study, with the target population and the outcome?",
+            abstract="What is the abstract, written by TRIPOD+AI for Abstracts?",
+            healthcare_context="What is the clinical problem, is the model diagnostic or prognostic, and which models exist?",
+            objectives="What are the objectives of the study?",
+            data_source="Where do the data come from (trial, registry, routine care), why these, and whom do they represent?",
+            study_dates="When did inclusion of patients and follow-up begin and end?",
+            setting="In which setting and at which places were patients treated (primary care, ward, intensive care)?",
+            eligibility="Which patients were eligible, and which were excluded?",
+            treatments="Which treatments did patients receive, and how were they handled in the analysis?",
+            data_cleaning="How were the tables cleaned and checked before the run, and was this the same for all groups?",
+            predictor_choice="Why were these columns considered as predictors?",
+            evaluation_differences="Do patients, outcome or predictors differ between development and evaluation data, and why?",
+            excluded_patients="How many patients were screened and excluded before the table was made, and why?",
+            funding="Who funded the study, and which role did the funders have?",
+            conflicts="Which conflicts of interest do the authors declare?",
+            protocol="Where is the study protocol, or was none written?",
+            registration="Where is the study registered, and under which number?",
+            ethics_approval="Which ethics committee approved the study, and was informed consent given or waived?",
+            data_availability="Are the data available to others, where and under which conditions?",
+            code_availability="Where is the analysis code available, including any code that made the tables?",
+            patient_involvement="How were patients and the public involved in the study, or were they not?",
+            interpretation="How are the results interpreted, in view of the objectives, fairness and earlier studies?",
+            limitations="Which limitations does the study have, and which bias can follow from them?",
+            next_steps="Which research is needed next, before the model is used elsewhere?",
+            data_purpose="For which purpose were the data collected at first, and by whom?",
+            data_uses="For which other tasks were the data used, and for which should they not be used?",
+        ),
+        *_questions(
+            CLINICIAN,
+            health_inequalities="Which inequalities between groups of patients are known for this disease or care?",
+            outcome_definition="How and when was the outcome assessed, over which horizon, and why was it chosen?",
+            outcome_assessors="If the outcome needs judgement: who assessed it, with which qualification?",
+            outcome_blinding="Was the assessment of the outcome blinded to the predictors?",
+            predictor_measurement="How and when was each predictor measured, relative to the time of prediction?",
+            predictor_assessors="If a predictor needs judgement: who assessed it, with which qualification?",
+            fairness_rationale="Which groups must the model serve equally well, and why these?",
+            threshold_rationale="Why does this threshold suit the decision: what does a missed event cost, and a false alarm?",
+            user_interaction="What must users do to enter data and read the output, and which expertise do they need?",
+            data_collection="How were the values collected (devices, staff, coding), and who was involved?",
+        ),
+        *_questions(
+            STATISTICIAN,
+            sample_size="How was the sample size determined, and why does it suffice for development and for evaluation?",
+            tuning="How were the settings of the model tuned, and on which rows?",
+        ),
     )
 }
 """All questions by id. A document asks for one by its id; two documents that ask for the same share it."""
@@ -166,7 +216,9 @@ def read_answers(text: str, *, where: str, known: Mapping[str, Question] = QUEST
         if answer is None:
             continue
         if name not in known:
-            raise BadInput(f"{where} answers '{name}', which no document asks: {nearest(name, known)}", code="unknown-question")
+            raise BadInput(
+                f"{where} answers '{name}', which no document asks: {nearest(name, known)}", code="unknown-question"
+            )
         answers[name] = answer
     return answers
 
@@ -181,12 +233,16 @@ def _read_answer(name: str, table: Any, where: str) -> Answer | None:
     if not answer:
         return None
     if not by:
-        raise BadInput(f"{where}: the answer to '{name}' has no name: write who answered it in `by`", code="answer-without-name")
+        raise BadInput(
+            f"{where}: the answer to '{name}' has no name: write who answered it in `by`", code="answer-without-name"
+        )
     if date:
         try:
             datetime.date.fromisoformat(date)
         except ValueError:
-            raise BadInput(f"{where}: the date of '{name}' is '{date[:40]}': write it as 2026-01-31", code="bad-date") from None
+            raise BadInput(
+                f"{where}: the date of '{name}' is '{date[:40]}': write it as 2026-01-31", code="bad-date"
+            ) from None
     return Answer(answer, by, date)
 
 

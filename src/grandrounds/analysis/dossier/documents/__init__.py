@@ -12,9 +12,12 @@ from grandrounds.analysis.dossier.document import Document
 from grandrounds.analysis.dossier.facts import Facts
 
 DOCUMENTS: dict[str, str] = {
+    "tripod-ai": "tripod",
     "annex-iv": "annex_iv",
     "pccp": "pccp",
     "dpia": "dpia",
+    "model-card": "model_card",
+    "data-sheet": "data_sheet",
 }
 """Name of each document (its file name) and its module, in the order of the dossier."""
 

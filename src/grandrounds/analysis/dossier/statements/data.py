@@ -128,7 +128,7 @@ def tabulate_sites(facts: Facts) -> Table:
         raise MissingFact(
             f"a table of {len(rows):,} sites is too long for this document; summary.json has it under rows"
         )
-    counted = has_event(facts) or task_of(facts) == SURVIVAL
+    counted = counts_events(facts)
     body: list[tuple[str | Value, ...]] = []
     for site in rows:
         cells: list[str | Value] = [site]
@@ -144,13 +144,29 @@ def _count(facts: Facts, *path: str) -> str | Value:
     return facts.value(SUMMARY, *path, show=",.0f") if is_defined(value) else "-"
 
 
+USES = {"train": "development (training)", "val": "choice of threshold and calibration", "test": "evaluation"}
+"""Parts of the rows, and the analysis that uses them."""
+
+
+def counts_events(facts: Facts) -> bool:
+    """Tell whether the outcome has events to count."""
+    return has_event(facts) or task_of(facts) == SURVIVAL
+
+
+def tabulate_analyses(facts: Facts) -> Table:
+    """Tabulate participants in each analysis, with events where the outcome has them."""
+    if counts_events(facts):
+        return tabulate_events(facts)
+    rows = tuple((use, _total(facts, part)) for part, use in USES.items())
+    return Table("Participants in each analysis", ("analysis", "rows"), rows)
+
+
 def tabulate_events(facts: Facts) -> Table:
     """Tabulate participants and events in each analysis: training, validation (choices), test (evaluation)."""
-    if not (has_event(facts) or task_of(facts) == SURVIVAL):
+    if not counts_events(facts):
         raise MissingFact("the outcome has no event to count")
-    uses = {"train": "development (training)", "val": "choice of threshold and calibration", "test": "evaluation"}
     body: list[tuple[str | Value, ...]] = []
-    for part, use in uses.items():
+    for part, use in USES.items():
         key = SCORED[part]
         if not is_defined(facts.get(SUMMARY, key, "events")):
             body.append((use, _total(facts, part), "-", "-"))
@@ -172,7 +188,7 @@ def _total(facts: Facts, part: str) -> Value:
 
 def state_events(facts: Facts) -> Iterator[Statement]:
     """State rows with and without the event among all test rows, and the share among training rows."""
-    if not (has_event(facts) or task_of(facts) == SURVIVAL):
+    if not counts_events(facts):
         raise MissingFact("the outcome has no event to count")
     reason = "the run has no test rows, so events among them are not known"
     events, count = (

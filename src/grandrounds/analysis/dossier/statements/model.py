@@ -139,7 +139,7 @@ def state_imbalance(facts: Facts) -> Iterator[Statement]:
 def state_calibration(facts: Facts) -> Iterator[Statement]:
     """State the calibration after training."""
     if facts.has(SUMMARY, "platt"):
-        slope, intercept = (facts.value(SUMMARY, "platt", k, show=".3f") for k in (0, 1))
+        slope, intercept = (facts.value(SUMMARY, "platt", k, show=".3f") for k in ("slope", "intercept"))
         yield say(
             "Platt scaling was fitted to validation rows: slope {slope}, intercept {intercept}.",
             slope=slope,
@@ -287,7 +287,7 @@ def state_prediction(facts: Facts) -> Iterator[Statement]:
     """State how predictions of the evaluation were calculated."""
     where = "Each site" if is_deployed(facts) else "Each simulated site"
     yield say(
-        f"{where} applied the final model to its own test rows and sent counts of scores.",
+        f"{where} applied the final model to its own test rows.",
         facts.source(SUMMARY, "per_site"),
     )
     yield say(

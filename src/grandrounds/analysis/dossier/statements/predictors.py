@@ -107,6 +107,11 @@ def tabulate_columns(facts: Facts) -> Table:
     return Table("Predictors", heads, tuple(body), (facts.source(SCHEMA, "columns"),))
 
 
+def define_predictors(facts: Facts) -> Statement | Table:
+    """Define the predictors: a table of columns, or the size of an image."""
+    return state_image(facts) if reads_images(facts) else tabulate_columns(facts)
+
+
 def _describe(facts: Facts, name: str) -> str | Value:
     """Describe a column of the training rows; "-" where the run has no percentiles."""
     column = facts.get(CHARACTERISTICS, "columns", name, default={})
@@ -140,9 +145,13 @@ def require_characteristics(facts: Facts) -> Iterator[Statement]:
         raise MissingFact("the run reads images: there are no means or quartiles of predictors")
     if not facts.has(CHARACTERISTICS, "rows"):
         if under_budget(facts):
-            raise MissingFact("under a privacy budget the run folder has no means, quartiles or missing shares of predictors")
+            raise MissingFact(
+                "under a privacy budget the run folder has no means, quartiles or missing shares of predictors"
+            )
         if facts.get(PLAN, "data", "encoding") == "public":
-            raise MissingFact("with a public encoding the run folder has no means, quartiles or missing shares of predictors")
+            raise MissingFact(
+                "with a public encoding the run folder has no means, quartiles or missing shares of predictors"
+            )
         raise MissingFact("the run has no percentiles.json, so means, quartiles and missing values are not known")
     noised = str(facts.get(CHARACTERISTICS, "noised", default=""))
     yield say(

@@ -110,11 +110,12 @@ def state_output(facts: Facts) -> Iterator[Statement]:
     elif task is not None and task.value == "survival":
         yield say("The model returns a risk score over time for each patient (task: {task}).", task=task)
     elif facts.has(SUMMARY, "event", "class"):
-        yield say(
-            "The model returns the probability of {label} = {event}.",
-            label=facts.value(SUMMARY, "event", "label"),
-            event=facts.value(SUMMARY, "event", "class"),
-        )
+        event = facts.value(SUMMARY, "event", "class")
+        if facts.has(SUMMARY, "event", "label"):
+            label = facts.value(SUMMARY, "event", "label")
+            yield say("The model returns the probability of {label} = {event}.", label=label, event=event)
+        else:
+            yield say("The model returns the probability of class '{event}'.", event=event)
     else:
         yield say("The model returns a probability for each of the classes {classes}.", classes=facts.value(SUMMARY, "classes"))
     if facts.has(SUMMARY, "threshold") and (task is None or task.value == "classification"):
