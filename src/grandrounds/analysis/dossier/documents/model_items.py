@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from grandrounds.analysis.dossier.document import Item, Saying, exclude_item, make_item
+from grandrounds.analysis.dossier.document import Content, Item, Saying, exclude_item, make_item
 from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import say
+from grandrounds.analysis.dossier.statement import Statement, Table, say
 from grandrounds.analysis.dossier.statements.run_kind import trains_model
+
+
+def only(applies: Callable[[Facts], bool], saying: Saying) -> Saying:
+    """Restrict statements to runs for which they have a meaning; other runs say nothing, and have no gap.
+
+    Args:
+        applies: Tells whether the statements have a meaning for a run.
+        saying: The function that states facts.
+
+    Returns:
+        The restricted function.
+    """
+
+    def state(facts: Facts) -> Iterator[Content]:
+        if applies(facts):
+            made = saying(facts)
+            yield from [made] if isinstance(made, Statement | Table) else made
+
+    return state
 
 
 def make_model_item(

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grandrounds.analysis.dossier.document import Document, Item, Section, make_item, note
-from grandrounds.analysis.dossier.documents.model_items import make_model_item
+from grandrounds.analysis.dossier.documents.model_items import make_model_item, only
 from grandrounds.analysis.dossier.evidence import PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, Table, Value, say
-from grandrounds.analysis.dossier.statements import acceptance, data, monitoring, privacy, record, risks, system
+from grandrounds.analysis.dossier.statements import (
+    acceptance,
+    data,
+    groups,
+    heterogeneity,
+    model,
+    monitoring,
+    performance,
+    predictors,
+    privacy,
+    record,
+    risks,
+    system,
+)
+from grandrounds.analysis.dossier.statements.run_kind import has_event
 
 GUIDANCE = "FDA, Predetermined Change Control Plan for AI-Enabled Device Software Functions, final guidance of 4 December 2024"
 PRINCIPLES = "Good Machine Learning Practice, guiding principles (FDA, Health Canada, MHRA, 2021)"
@@ -78,11 +92,12 @@ def _describe(facts: Facts) -> Iterator[Item]:
 def _set_protocol(facts: Facts) -> Iterator[Item]:
     yield make_item(
         facts, "2.1", "Data management", "sources, quality, reference standard, separation of training and test data",
-        data.state_partition, data.state_rows, state_preparation, questions=("pccp-data", "reference-standard"),
+        data.state_partition, data.state_rows, predictors.state_missing, predictors.state_encoding,
+        questions=("pccp-data", "reference-standard"),
     )  # fmt: skip
     yield make_model_item(
         facts, "2.2", "Re-training", "what is trained, by which procedure, and what stays as it is",
-        state_procedure, record.state_plan, privacy.state_guarantee, questions=("pccp-settings",),
+        state_procedure, model.state_training, record.state_plan, privacy.state_guarantee, questions=("pccp-settings",),
     )  # fmt: skip
     yield make_model_item(
         facts, "2.3", "Performance evaluation", "tests, metrics and acceptance bars; what happens if one is missed",
@@ -96,7 +111,7 @@ def _set_protocol(facts: Facts) -> Iterator[Item]:
         facts, "2.5", "Traceability", "which part of the protocol supports which modification",
         tabulate_traceability,
     )  # fmt: skip
-    yield make_item(
+    yield make_model_item(
         facts, "2.6", "Monitoring", "how the device is watched after a modification",
         monitoring.state_watch, monitoring.tabulate_watches, questions=("monitoring-plan",),
     )  # fmt: skip
@@ -143,7 +158,8 @@ def _map_principles(facts: Facts) -> Iterator[Item]:
     )  # fmt: skip
     yield make_model_item(
         facts, "G6", "Design that fits data and use", "measures against overfitting and known risks",
-        privacy.state_ratio, state_gap, questions=("intended-purpose",),
+        privacy.state_ratio, only(has_event, model.state_events_per_parameter), performance.state_overfitting,
+        questions=("intended-purpose",),
     )  # fmt: skip
     yield make_model_item(
         facts, "G7", "The human and the model as a team", "performance of the user with the model",
@@ -151,13 +167,14 @@ def _map_principles(facts: Facts) -> Iterator[Item]:
     )  # fmt: skip
     yield make_model_item(
         facts, "G8", "Clinically relevant tests", "performance under conditions of use, by site and subgroup",
-        acceptance.tabulate_bars, questions=("clinical-conditions",),
+        performance.state_headline, heterogeneity.tabulate_per_site, groups.tabulate_subgroups,
+        questions=("clinical-conditions",),
     )  # fmt: skip
     yield make_item(
         facts, "G9", "Clear information for users", "intended use, performance, data, limits",
         state_information, questions=("instructions-for-use",),
     )  # fmt: skip
-    yield make_item(
+    yield make_model_item(
         facts, "G10", "Monitored models", "deployed models are watched, and risks of re-training managed",
         monitoring.state_watch, monitoring.tabulate_watches, questions=("monitoring-plan",),
     )  # fmt: skip
@@ -222,15 +239,6 @@ def state_scope(facts: Facts) -> Iterator[Statement]:
     )
 
 
-def state_preparation(facts: Facts) -> Statement:
-    """State how missing values and scales are handled."""
-    return say(
-        "Missing values are replaced by '{impute}', numbers scaled by '{scale}'.",
-        impute=facts.value(PLAN, "data", "impute"),
-        scale=facts.value(PLAN, "data", "scale"),
-    )
-
-
 def state_procedure(facts: Facts) -> Iterator[Statement]:
     """State the command that repeats the plan, and the record that it leaves."""
     yield say(
@@ -289,14 +297,6 @@ def state_order(facts: Facts) -> Statement:
     """State that re-training ends earlier recalibrations."""
     return say(
         "A re-trained model is another model: recalibrations of the earlier one do not apply to it.", Source(GUIDELINE, GUIDANCE)
-    )
-
-
-def state_gap(facts: Facts) -> Statement:
-    """State the difference between training and test figures."""
-    return say(
-        "The AUROC on training rows minus that on test rows is {gap}.",
-        gap=facts.value(SUMMARY, "generalisation_gap", "auroc", show=".3f"),
     )
 
 

@@ -152,8 +152,16 @@ def state_components(facts: Facts) -> Iterator[Statement]:
 
 def state_attribution_tools(facts: Facts) -> Iterator[Statement]:
     """State the explanations that help users to interpret an output."""
+    readable = {"shapes": "a sum of one curve for each column", "card": "a card of points", "estimates": "a regression"}
+    for part, text in readable.items():
+        if facts.has(SUMMARY, part):
+            yield say(f"The model is {text}, which people can read term by term.", facts.source(SUMMARY, part))
+            break
+    else:
+        if not facts.has(SUMMARY, "explanation", "explainer"):
+            raise MissingFact("the run has no feature attributions (explain.sketch)")
     if not facts.has(SUMMARY, "explanation", "explainer"):
-        raise MissingFact("the run has no feature attributions (explain.sketch)")
+        return
     own = facts.has(SUMMARY, "explanation", "deployed")
     where = "for the final model on patients of each site" if own else "on reference rows"
     yield say(
