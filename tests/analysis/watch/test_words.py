@@ -14,7 +14,7 @@ from grandrounds.analysis.watch.sums import BLOCK, MOST_BLOCKS, Blocks, SumLayou
 from grandrounds.analysis.watch.units import find_unit_change
 from grandrounds.core.rng import generator
 
-GLUCOSE = WatchedColumn("glucose", low=40, high=600)
+GLUCOSE = WatchedColumn("glucose", low=40, high=600, middle=140)
 WARD = WatchedColumn("ward", levels=("medical", "surgical"))
 LAYOUT = SumLayout((GLUCOSE, WARD), ("glucose", "ward"))
 PLACE = words.Place("runs/heart 1", "va", "the risk of died", "died")
@@ -23,7 +23,7 @@ PLACE = words.Place("runs/heart 1", "va", "the risk of died", "died")
 def patients(glucose, ward) -> Patients:
     n = len(glucose)
     numbers, categories = {"glucose": np.asarray(glucose, float)}, {"ward": np.asarray(ward)}
-    return Patients(numbers, categories, {}, np.full(n, 0.25), np.ones((n, 2)), np.full(n, np.nan), np.zeros(n, np.uint64))
+    return Patients(numbers, categories, {}, np.full((n, 1), 0.25), np.ones((n, 2)), np.full(n, np.nan), np.zeros(n, np.uint64))
 
 
 def glucose(values):
@@ -60,8 +60,8 @@ def test_blocks_are_the_same_whatever_the_batches(size):
     assert (parts.start[k:] == whole.start[k:]).all() and (parts.sums[k:] == whole.sums[k:]).all()
     sums, count, time = parts.since(4981)
     assert count == 20 and time == 4980 and (sums == rows[4980:].sum(axis=0)).all()
-    assert parts.since(4975)[1] == 20, "a change inside a block counts from the next one on"
-    assert parts.time_of(4975) == 4970 and parts.rows[-1] == BLOCK
+    assert parts.since(4978)[1] == 20, "a change inside a block counts from the next one on"
+    assert parts.time_of(4978) == 4975 and parts.rows[-1] == BLOCK
 
 
 def test_figures_of_the_model_are_those_of_the_rows():
@@ -109,7 +109,9 @@ def test_sentences_on_columns():
     assert words.describe_range("glucose", 40, 600, before, now).startswith(
         "Column glucose is outside the range of training in 100% of patients, 0% before, most of them below 40; the mean is "
     )
-    assert words.describe_number("glucose", before, now).startswith("Column glucose is lower: mean 8.")
+    assert words.describe_number("glucose", "down", 140, before, now).startswith(
+        "Column glucose is lower: 100% of patients are at or below 140, 44% before; the mean is 8.19"
+    )
     assert words.number_actions("glucose", before, now) == [
         "Values are about 18.4 times smaller (mg/dL to mmol/L, as of glucose is a factor of 18.02): check the unit of column "
         "glucose, and convert it before patients are scored."

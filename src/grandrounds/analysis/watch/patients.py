@@ -6,7 +6,7 @@ The same code reads the site's validation rows (the baseline) and new patients, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,9 @@ from grandrounds.data.table import Table, to_text
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.features import Features
 from grandrounds.runs.model import Predictions, TrainedModel
+from grandrounds.site.tasks import task_of_class
+from grandrounds.statistics.watch import Rows
+from grandrounds.statistics.watch.rows import UNSEEN_CATEGORY
 
 BACKGROUND = 50
 """Validation rows that an attribution compares a patient with; a single case has more, but here all patients are explained."""
@@ -44,6 +47,7 @@ class WatchedColumn:
         low: Lower end of the range that the consortium agreed on; -inf where there is none.
         high: Upper end.
         order: Levels from low to high, of an ordinal column, whose numbers are 0, 1, ...
+        middle: Median of the reference patients; NaN for a category, or where it is not known.
     """
 
     name: str
@@ -51,6 +55,7 @@ class WatchedColumn:
     low: float = -np.inf
     high: float = np.inf
     order: tuple[str, ...] = ()
+    middle: float = np.nan
 
     @property
     def is_category(self) -> bool:
@@ -65,23 +70,33 @@ class Patients:
         numbers: Column -> (n,) values, NaN where missing.
         categories: Column -> (n,) place among the column's levels, -1 where missing, the number of levels where not among them.
         unseen: Column -> place of a patient -> the word that is not among the levels.
-        score: (n,) risk of the event; of three or more classes the probability of the predicted class; else the prediction.
+        risks: (n, 1) risk of the event, (n, k) probabilities of three or more classes, or (n, 1) the prediction of other tasks.
         explanations: (n, F) absolute feature attributions, in the order of `Observer.features`.
-        outcome: (n,) 1 or 0, NaN where it is not known yet.
+        label: (n,) 1 for the event and 0 otherwise, or the number of the class; NaN where it is not known yet.
         key: (n,) uint64, a hash of the model's inputs of each patient.
     """
 
     numbers: Mapping[str, Array]
     categories: Mapping[str, Array]
     unseen: Mapping[str, Mapping[int, str]]
-    score: Array
+    risks: Array
     explanations: Array
-    outcome: Array
+    label: Array
     key: Array
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.score)
+        return len(self.label)
+
+    @property
+    def score(self) -> Array:
+        """One number (n,) of each patient: the risk, or the probability of the predicted class."""
+        return main_score(self.risks)
+
+    @property
+    def outcome(self) -> Array:
+        """The outcome (n,) that the score predicts: 1 for the event, or where the predicted class is right; NaN if not known."""
+        return main_outcome(self.risks, self.label)
 
     def take(self, rows: Array) -> Patients:
         """Select patients by their places."""
@@ -93,10 +108,37 @@ class Patients:
             unseen={
                 name: {new_place[i]: word for i, word in words.items() if i in new_place} for name, words in self.unseen.items()
             },
-            score=self.score[rows],
+            risks=self.risks[rows],
             explanations=self.explanations[rows],
-            outcome=self.outcome[rows],
+            label=self.label[rows],
             key=self.key[rows],
+        )
+
+
+    def to_rows(self, columns: Sequence[WatchedColumn], features: Sequence[str], *, people: Array | None = None) -> Rows:
+        """Return the patients as the statistics of a watch read them.
+
+        Args:
+            columns: The watched columns.
+            features: The columns of the attributions.
+            people: (n,) person of each row, where one has several.
+        """
+        numbers, categories = dict(self.numbers), {}
+        for column in columns:
+            if column.is_category:
+                place = self.categories[column.name]
+                categories[column.name] = np.where(place == len(column.levels), UNSEEN_CATEGORY, place)
+            elif column.order and self.unseen.get(column.name):
+                values = numbers[column.name].copy()
+                values[list(self.unseen[column.name])] = -1.0  # a level that training did not have
+                numbers[column.name] = values
+        return Rows(
+            numbers,
+            categories,
+            score=self.risks[:, 0] if self.risks.shape[1] == 1 else self.risks,
+            attributions={name: self.explanations[:, f] for f, name in enumerate(features)},
+            label=self.label,
+            patient=people,
         )
 
 
@@ -196,7 +238,7 @@ class Observer:
         if self.is_binary:
             lines.append("outcomes, as labels arrive: prevalence, calibration, discrimination and net benefit")
         elif self.is_classification:
-            lines.append("outcomes, as labels arrive: the predicted class is right or not, against its probability")
+            lines.append("outcomes, as labels arrive: prevalence, calibration and discrimination of each class")
         else:
             lines.append("outcomes: not watched, because their checks are for classification")
         return tuple(lines)
@@ -216,6 +258,25 @@ class Observer:
         if event is None:
             return ""
         return event.word if len(event.word) > 3 or not event.label else f"{event.label} = {event.word}"
+
+    def observe_inputs(self, rows: Table, outcomes: Array | None) -> Patients:
+        """Read values and labels of patients without scores and attributions: for training rows of the site."""
+        table, unseen = self._separate_unknown_levels(rows)
+        assert self.model.schema is not None
+        numbers, categories, more = self._read_columns(read_new_rows(table, self.model.schema))
+        n = len(table)
+        label = self._labels(n, outcomes)
+        none = np.empty((n, 0))
+        return Patients(numbers, categories, {**unseen, **more}, np.full((n, 1), np.nan), none, label, np.zeros(n, np.uint64))
+
+    def hash_rows(self, rows: Table | ImageSet) -> Array:
+        """Hash the model's inputs of each patient (n,), without scoring them."""
+        if isinstance(rows, ImageSet):
+            return _hash_images(rows)
+        table, unseen = self._separate_unknown_levels(rows)
+        assert self.model.schema is not None
+        numbers, categories, more = self._read_columns(read_new_rows(table, self.model.schema))
+        return _hash_inputs(numbers, categories, {**unseen, **more})
 
     def observe(self, rows: Table | ImageSet, outcomes: Array | None = None) -> Patients:
         """Read patients.
@@ -237,9 +298,9 @@ class Observer:
             numbers,
             categories,
             {**unseen, **more},
-            _scores(prediction),
+            _risks(prediction),
             self._explain(x, prediction),
-            self._outcomes(prediction, outcomes),
+            self._labels(len(x), outcomes),
             _hash_inputs(numbers, categories, {**unseen, **more}),
             prediction.notes,
         )
@@ -251,11 +312,8 @@ class Observer:
         detail = [np.abs(np.diff(pixels, axis=axis)).mean(axis=(1, 2, 3)) for axis in (1, 2)]
         values = (flat.mean(axis=1), flat.std(axis=1), (detail[0] + detail[1]) / 2)
         numbers = {name: v.astype(float) for name, v in zip(_IMAGE_COLUMNS, values, strict=True)}
-        digests = b"".join(hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in rows.pixels)
-        key, none = np.frombuffer(digests, "<u8").astype(np.uint64), np.empty((len(rows), 0))
-        return Patients(
-            numbers, {}, {}, _scores(prediction), none, self._outcomes(prediction, outcomes), key, prediction.notes
-        )
+        none, known = np.empty((len(rows), 0)), self._labels(len(rows), outcomes)
+        return Patients(numbers, {}, {}, _risks(prediction), none, known, _hash_images(rows), prediction.notes)
 
     def _separate_unknown_levels(self, rows: Table) -> tuple[Table, dict[str, dict[int, str]]]:
         """Read levels of an ordinal column that training did not have as missing, and list them."""
@@ -331,36 +389,48 @@ class Observer:
             out[:, f] = np.abs(full - np.asarray(net.logits(self.model.theta, hidden), float)[rows, outputs])
         return out
 
-    def _outcomes(self, prediction: Predictions, words: Array | None) -> Array:
-        """Number outcomes (n,): 1 where the event happened, or where the predicted class was right; NaN where not known."""
-        count = len(_scores(prediction))
-        if words is None or prediction.values is not None:
-            return np.full(count, np.nan)
-        return self.number_outcomes(words, prediction.probabilities.argmax(axis=1), prediction.classes)
+    def _labels(self, count: int, words: Array | None) -> Array:
+        return np.full(count, np.nan) if words is None or not self.is_classification else self.number_labels(words)
 
-    def number_outcomes(self, words: Array, predicted: Array, classes: tuple[str, ...]) -> Array:
-        """Number labels (n,) as outcomes of patients.
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the site's task."""
+        tasks = list(self.model.spec.get("tasks", []))
+        return tuple(word for word in self.model.encoding.classes if task_of_class(word, tasks) == self.task)
+
+    def number_labels(self, words: Array) -> Array:
+        """Number labels (n,): 1 for the event and 0 otherwise, or the number of the class; NaN where not known.
 
         Args:
             words: (n,) the label as text, None where it is not known.
-            predicted: (n,) place of the predicted class, for three or more classes.
-            classes: The classes of the task.
 
         Raises:
             BadInput: A label is not one of the classes.
         """
-        place = {word: k for k, word in enumerate(classes)}
+        place = {word: k for k, word in enumerate(self.classes)}
         for word in words.tolist():
             if word is not None and word not in place:
                 raise BadInput(
-                    f"label '{word[:40]}' is not one of the model's classes ({', '.join(classes[:6])}): write it as in training, "
-                    "or name the right column with --label",
+                    f"label '{word[:40]}' is not one of the model's classes ({', '.join(self.classes[:6])}): write it as in "
+                    "training, or name the right column with --label",
                     code="unknown-class",
                 )
-        found = np.array([np.nan if word is None else place[word] for word in words.tolist()])
         event = self.model.event_of(self.task)
-        right = predicted if event is None else place[event.word]
-        return np.where(np.isnan(found), np.nan, (found == right).astype(float))
+        if event is not None:
+            place = {word: int(word == event.word) for word in place}
+        return np.array([np.nan if word is None else place[word] for word in words.tolist()])
+
+
+def main_score(risks: Array) -> Array:
+    """Return one number (n,) of each patient from its risks (n, k)."""
+    return np.asarray(risks[:, 0] if risks.shape[1] == 1 else risks.max(axis=1))
+
+
+def main_outcome(risks: Array, label: Array) -> Array:
+    """Return the outcome (n,) that the score predicts, from risks (n, k) and labels (n,)."""
+    if risks.shape[1] == 1:
+        return label
+    return np.where(np.isnan(label), np.nan, (label == risks.argmax(axis=1)).astype(float))
 
 
 def _encode(model: TrainedModel, table: Table) -> tuple[Array, Dataset]:
@@ -369,12 +439,17 @@ def _encode(model: TrainedModel, table: Table) -> tuple[Array, Dataset]:
     return model.encoding.encode(data, model.theta.dtype), data
 
 
-def _scores(prediction: Predictions) -> Array:
+def _risks(prediction: Predictions) -> Array:
     if prediction.values is not None:
-        return np.asarray(prediction.values, float)
+        return np.asarray(prediction.values, float)[:, None]
     if prediction.event is None:
-        return np.asarray(prediction.probabilities.max(axis=1), float)
-    return np.asarray(prediction.risk, float)
+        return np.asarray(prediction.probabilities, float)
+    return np.asarray(prediction.risk, float)[:, None]
+
+
+def _hash_images(rows: ImageSet) -> Array:
+    digests = b"".join(hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in rows.pixels)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def _hash_inputs(

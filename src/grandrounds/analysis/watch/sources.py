@@ -10,7 +10,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class NewPatients:
         time: Time of the file's last change in seconds since 1970; NaN where it is not known.
         sha256: Of the file's bytes; "" where it is no file of a folder.
         others: Rows of other sites, which are left out.
+        in_memory: The rows came from no file or database.
     """
 
     source: str
@@ -52,6 +53,7 @@ class NewPatients:
     time: float
     sha256: str = ""
     others: int = 0
+    in_memory: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ class Source:
             BadInput: A table cannot be read.
         """
         if not isinstance(self.table, str | Path):
-            yield _keep_site(run, site, read_patients(run, self.table), float("nan"), "")
+            yield replace(_keep_site(run, site, read_patients(run, self.table), float("nan"), ""), in_memory=True)
             return
         where = str(self.table)
         if "://" in where or not Path(where).expanduser().is_dir() or _is_image_folder(run, Path(where).expanduser()):

@@ -17,12 +17,12 @@ from grandrounds.core.arrays import Array
 from grandrounds.metrics.gaps import hanley_mcneil_error
 from grandrounds.metrics.statistics import share_interval
 
-BLOCK = 10
+BLOCK = 5
 """Patients of a new block."""
-MOST_BLOCKS = 400
+MOST_BLOCKS = 600
 """Blocks that are kept; beyond it, neighbours of the older half are merged."""
 
-_NUMBER = ("present", "sum", "squares", "positive", "log", "log squares", "below", "above")
+_NUMBER = ("present", "sum", "squares", "positive", "log", "log squares", "below", "above", "upper")
 _BINS = 64
 _WIDEST = 8.0  # log-odds at the ends of the histogram of scores
 Z_95 = 1.959964
@@ -30,7 +30,8 @@ Z_95 = 1.959964
 
 @dataclass(frozen=True)
 class NumberFigures:
-    """A numeric column among some patients: share missing, mean, deviation, the same of logarithms, shares out of range."""
+    """A numeric column among some patients: share missing, mean, deviation, the same of logarithms, shares below and above the
+    range, and share above the median of the reference."""
 
     rows: float
     missing: float
@@ -40,6 +41,7 @@ class NumberFigures:
     log_sd: float
     below: float
     above: float
+    upper: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class OutcomeFigures:
 
     Attributes:
         rows: Labelled patients.
+        events: Those with the event.
         observed: Share with the event, low, high.
         predicted: Mean risk.
         auroc: Discrimination, low, high; NaN without both outcomes.
@@ -65,6 +68,7 @@ class OutcomeFigures:
     """
 
     rows: float
+    events: float
     observed: tuple[float, float, float]
     predicted: float
     auroc: tuple[float, float, float]
@@ -111,17 +115,19 @@ class SumLayout:
             value, plus = np.where(here, x, 0.0), here & (np.nan_to_num(x) > 0)
             log = np.log(np.where(plus, value, 1.0))
             below, above = here & (value < column.low), here & (value > column.high)
-            part[:] = np.stack([here, value, value**2, plus, log, log**2, below, above], axis=1)
+            upper = here & (value > column.middle)
+            part[:] = np.stack([here, value, value**2, plus, log, log**2, below, above, upper], axis=1)
         score = patients.score
         out[:, self.places[""]] = np.column_stack([score, score**2, patients.explanations])
         return out
 
     def numbers(self, sums: Array, rows: float, column: str) -> NumberFigures:
         """Compute the figures of a numeric column from sums (width,) over so many patients."""
-        n, total, squares, positive, log, log_squares, below, above = sums[self.places[column]].tolist()
+        n, total, squares, positive, log, log_squares, below, above, upper = sums[self.places[column]].tolist()
         mean, sd = _moments(n, total, squares)
         log_mean, log_sd = _moments(positive, log, log_squares) if positive == n else (math.nan, math.nan)
-        return NumberFigures(rows, _share(rows - n, rows), mean, sd, log_mean, log_sd, _share(below, n), _share(above, n))
+        shares = (_share(count, n) for count in (below, above, upper))
+        return NumberFigures(rows, _share(rows - n, rows), mean, sd, log_mean, log_sd, *shares)
 
     def categories(self, sums: Array, rows: float, column: WatchedColumn) -> CategoryFigures:
         """Compute the figures of a categorical column from sums (width,) over so many patients."""
@@ -158,7 +164,7 @@ def outcome_figures(sums: Array, threshold: float | None) -> OutcomeFigures:
     rows = events + others
     if not rows:
         none = (math.nan, math.nan, math.nan)
-        return OutcomeFigures(0, none, math.nan, none, none)
+        return OutcomeFigures(0, 0, none, math.nan, none, none)
     observed = events / rows
     auroc = benefit = (math.nan, math.nan, math.nan)
     if events and others:
@@ -172,7 +178,8 @@ def outcome_figures(sums: Array, threshold: float | None) -> OutcomeFigures:
         mean = (true - odds * false) / rows
         spread = math.sqrt(max(0.0, (true + odds**2 * false) / rows - mean**2) / rows)
         benefit = (mean, mean - Z_95 * spread, mean + Z_95 * spread)
-    return OutcomeFigures(rows, (observed, *share_interval(observed, rows)), float(sums[0]) / rows, auroc, benefit)
+    share = (observed, *share_interval(observed, rows))
+    return OutcomeFigures(rows, events, share, float(sums[0]) / rows, auroc, benefit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +239,18 @@ class Blocks:
         while len(joined.rows) > MOST_BLOCKS:
             joined = joined._merge_older()
         return joined
+
+    def add_at(self, numbers: Array, rows: Array) -> Blocks:
+        """Add to the last sums of blocks that have these patients, such as outcomes that came later.
+
+        Args:
+            numbers: (n,) number of each patient.
+            rows: (n, w) contributions to the last w sums.
+        """
+        sums = self.sums.copy()
+        place = np.searchsorted(self.start, numbers, side="right") - 1
+        np.add.at(sums[:, sums.shape[1] - rows.shape[1] :], place, rows)
+        return replace(self, sums=sums)
 
     def since(self, patient: int) -> tuple[Array, int, float]:
         """Return the sums (width,) from a patient on, the number of patients, and the time of the first.

@@ -38,6 +38,7 @@ FACTORS: tuple[tuple[float, str, str], ...] = (
 LEAST_FACTOR = 1.4
 """Smallest factor that is called a change of unit."""
 _LIKE = 0.35  # difference of the deviations of logarithms, in parts of the larger one
+_Z = 1.96
 _CLOSE = 0.12  # distance from a known factor on the log scale, besides the sampling error
 
 
@@ -80,20 +81,21 @@ def find_unit_change(before: NumberFigures, now: NumberFigures, column: str = ""
     """
     if (temperature := _temperature(before, now)) is not None:
         return temperature
-    if any(math.isnan(v) for v in (before.log_mean, now.log_mean)) or now.rows < 5:
+    if any(math.isnan(v) for v in (before.log_mean, now.log_mean)):
         return None
     spread = max(before.log_sd, now.log_sd)
-    if spread and abs(before.log_sd - now.log_sd) > _LIKE * spread:
+    present = now.rows * (1 - now.missing)
+    if present < 3 or (spread and abs(before.log_sd - now.log_sd) > (_LIKE + _Z / math.sqrt(2 * (present - 1))) * spread):
         return None
     log_factor = before.log_mean - now.log_mean
     if abs(log_factor) < math.log(LEAST_FACTOR):
         return None
-    error = spread * math.sqrt(1 / now.rows + 1 / before.rows)
+    error = spread * math.sqrt(1 / present + 1 / before.rows)
     if abs(log_factor) < 3 * error:
         return None
     known = [*FACTORS, *((1 / f, b.split(", as")[0] + _substance(b), a.split(", as")[0]) for f, a, b in FACTORS)]
     near = sorted(
-        (entry for entry in known if abs(math.log(entry[0]) - log_factor) <= _CLOSE + 1.96 * error),
+        (entry for entry in known if abs(math.log(entry[0]) - log_factor) <= _CLOSE + _Z * error),
         key=lambda entry: (not _names(column, entry), abs(math.log(entry[0]) - log_factor)),
     )
     shown = near[:1] if near and _names(column, near[0]) else near[:2]

@@ -16,8 +16,8 @@ from grandrounds.analysis.watch.units import find_unit_change
 Z_95 = 1.959964
 WORSE, NOT_WORSE, UNKNOWN = "worse", "no clear loss", "unknown"
 """Verdicts on the model's figures after a change."""
-LEAST_LABELLED = 10
-"""Labelled patients since a change from which on the model's figures are compared."""
+LEAST_LABELLED, LEAST_EVENTS = 10, 3
+"""Labelled patients since a change, and events and others among them, from which on the model's figures are compared."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,22 @@ def describe_range(column: str, low: float, high: float, before: NumberFigures, 
     )
 
 
-def describe_number(column: str, before: NumberFigures, now: NumberFigures) -> str:
-    """Describe a number that moved up or down."""
-    way = "higher" if now.mean > before.mean else "lower"
+def describe_new_values(column: str, before: NumberFigures, now: NumberFigures) -> str:
+    """Describe values that no reference patient had, of a column with few values."""
     return (
-        f"Column {column} is {way}: mean {show(now.mean)} (standard deviation {show(now.sd)}), "
-        f"{show(before.mean)} ({show(before.sd)}) before."
+        f"Column {column} has values that no reference patient had; the mean is {show(now.mean)}, {show(before.mean)} before."
+    )
+
+
+def describe_number(column: str, direction: str, middle: float, before: NumberFigures, now: NumberFigures) -> str:
+    """Describe a number that moved up or down; `middle` is the median of the reference patients."""
+    up = direction == "up"
+    upper = [figures.upper if up else 1 - figures.upper for figures in (now, before)]
+    side = f"{'above' if up else 'at or below'} {show(middle)}"
+    way = "higher" if up else "lower"
+    return (
+        f"Column {column} is {way}: {percent(upper[0])} of patients are {side}, {percent(upper[1])} before; "
+        f"the mean is {show(now.mean)} (standard deviation {show(now.sd)}), {show(before.mean)} ({show(before.sd)}) before."
     )
 
 
@@ -167,12 +177,12 @@ def describe_figures(before: OutcomeFigures, now: OutcomeFigures) -> tuple[str, 
             "said whether the model's figures suffer.",
             UNKNOWN,
         )
-    losses = []
-    if _is_lower(now.auroc, before.auroc):
+    losses, enough = [], min(min(f.events, f.rows - f.events) for f in (now, before)) >= LEAST_EVENTS
+    if enough and _is_lower(now.auroc, before.auroc):
         losses.append("discrimination")
     if not now.observed[1] <= now.predicted <= now.observed[2]:
         losses.append("calibration")
-    if _is_lower(now.benefit, before.benefit):
+    if enough and _is_lower(now.benefit, before.benefit):
         losses.append("net benefit")
     parts = [f"observed {_with_interval(now.observed)} against {percent(now.predicted)} predicted"]
     if math.isfinite(now.auroc[0]):
@@ -182,7 +192,7 @@ def describe_figures(before: OutcomeFigures, now: OutcomeFigures) -> tuple[str, 
     verdict = (
         f"The model's figures suffer ({' and '.join(losses)})"
         if losses
-        else "The model's figures show no clear loss, which few labels can hide"
+        else "The model's figures show no clear loss, which few labels and events can hide"
     )
     return f"{verdict}: {'; '.join(parts)} ({now.rows:.0f} labelled patients since then).", WORSE if losses else NOT_WORSE
 

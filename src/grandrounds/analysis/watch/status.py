@@ -1,0 +1,148 @@
+"""Status of a watch for readers: watch.json, which the console and metrics read, and the lines of the terminal."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grandrounds.analysis.watch.alarms import GROUPS, Narrator, Window
+from grandrounds.analysis.watch.baseline import Baseline
+from grandrounds.analysis.watch.state import WatchState
+from grandrounds.core.arrays import Array, read_json
+from grandrounds.core.errors import BadInput
+from grandrounds.statistics.watch import ALARMS as AIM
+from grandrounds.statistics.watch import PATIENTS, Reference
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
+
+STATUS, ALARMS = "watch.json", "alarms.json"
+CURRENT = 100
+"""Newest patients whose figures are current."""
+TOP = 8
+"""Checks whose evidence is in the timeline: those that came closest to an alarm."""
+QUIET, HELD = "quiet", "alarm"
+"""States of a check: no alarm, or an alarm after which it waits for a person."""
+_LEAST = -30.0  # evidence that is shown for none at all
+
+
+def build_status(
+    run: Run, baseline: Baseline, reference: Reference, narrator: Narrator, state: WatchState, levels: Array
+) -> dict[str, Any]:
+    """Build the content of watch.json without its alarms.
+
+    Args:
+        run: The run.
+        baseline: The reference patients.
+        reference: The checks.
+        narrator: Computes figures.
+        state: The state of the watch.
+        levels: (checks,) log evidence of each check against its threshold.
+    """
+    width = narrator.layout.width
+    sums, rows, _ = state.blocks.since(max(1, state.patients - CURRENT + 1))
+    now = Window(sums[:width], rows, sums[width:])
+    levels = np.maximum(levels, _LEAST)
+    quiet = state.detector["quiet"]
+    checks = [
+        {
+            "name": check.name,
+            "kind": check.kind,
+            "column": check.column,
+            "direction": check.direction,
+            "group": next(group for group, kinds in GROUPS.items() if check.kind in kinds),
+            "rate": check.share / reference.limit,
+            "reference": narrator.value(check, narrator.before),
+            "current": narrator.value(check, now) if state.patients else None,
+            "evidence": round(float(levels[k]), 4),
+            "status": HELD if quiet[k] else QUIET,
+        }
+        for k, check in enumerate(reference.checks)
+    ]
+    epsilon = run.plan["privacy"].get("epsilon")
+    private = "" if epsilon is None else f"; the run has a privacy budget (epsilon {epsilon}), and nothing of the watch is sent"
+    return {
+        "schema": 1,
+        "run": str(run.summary["name"]),
+        "site": baseline.site,
+        "model": baseline.model,
+        "patients": state.patients,
+        "labelled": len(state.labelled),
+        "waiting": len(state.waiting),
+        "reference": {"rows": len(baseline.patients), "patients": baseline.count, "source": baseline.source},
+        "rate": {"alarms_per_5000": AIM * 5000 / PATIENTS, "threshold": reference.limit},
+        "watched": [*baseline.observer.watched, f"privacy: the watch stays in this folder{private}"],
+        "checks": checks,
+        "timeline": _timeline(reference, state, levels),
+    }
+
+
+def _timeline(reference: Reference, state: WatchState, levels: Array) -> list[dict[str, Any]]:
+    history = state.timeline
+    largest = np.max(np.concatenate([history.evidence, levels[None]]), axis=0)
+    top = np.sort(np.argsort(-largest, kind="stable")[:TOP])
+    return [
+        {
+            "patients": int(history.patients[t]),
+            "time": None if math.isnan(history.time[t]) else format_moment(float(history.time[t])),
+            "evidence": {reference.checks[k].name: round(float(history.evidence[t, k]), 4) for k in top.tolist()},
+        }
+        for t in range(len(history.patients))
+    ]
+
+
+def format_moment(time: float) -> str:
+    """Write seconds since 1970 as ISO time (UTC)."""
+    return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat(timespec="seconds")
+
+
+def find_folders(place: Path) -> list[Path]:
+    """Find the folders of watches: the folder itself, or those of a run's sites.
+
+    Raises:
+        BadInput: There is none.
+    """
+    if (place / STATUS).is_file():
+        return [place]
+    found = sorted(path.parent for path in place.glob(f"at_sites/*/watch/{STATUS}"))
+    if not found:
+        raise BadInput(
+            f"{place} has no watch: `rounds watch RUN --site SITE --table new.csv` starts one in RUN/at_sites/SITE/watch",
+            code="no-watch",
+        )
+    return found
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Read watch.json.
+
+    Raises:
+        BadInput: It is damaged.
+    """
+    content = read_json(folder / STATUS)
+    if not (isinstance(content, dict) and {"site", "patients", "checks", "alarms"} <= set(content)):
+        raise BadInput(f"{folder / STATUS} is damaged: run `rounds watch` again, which writes it", code="damaged-file")
+    return content
+
+
+def summarize_groups(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Summarize the checks by group: number, those in alarm, and the one that is closest to an alarm."""
+    out = []
+    for group, kinds in GROUPS.items():
+        checks = [c for c in status["checks"] if c["kind"] in kinds]
+        if checks:
+            raised = sorted({a["check"] for a in status["alarms"] if a["kind"] in kinds and a["state"] != "acknowledged"})
+            closest = max(checks, key=lambda c: c["evidence"])
+            out.append({"group": group, "checks": len(checks), "alarms": raised, "closest": closest})
+    return out
+
+
+def to_text(values: Any) -> str:
+    """Write a status as JSON."""
+    return json.dumps(values, allow_nan=False)
