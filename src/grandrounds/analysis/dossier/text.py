@@ -11,9 +11,11 @@ from grandrounds.analysis.dossier.statement import Source, Statement, Table
 
 NOT_ADVICE = "This file is not legal advice. Whoever relies on it reads the original texts of the guidelines and laws."
 _TOC = "In this file"
+_OPEN = "Open questions are in answers.toml. Fill them in, then run <code>rounds dossier</code> again."
 _STYLE = """
 .item { border-left: 3px solid #d0d7de; padding: 0 0 .2rem .9rem; margin: 1rem 0; break-inside: auto }
 .item h3 { margin: .2rem 0 }
+.item p { margin: .35rem 0 }
 .asks { color: #57606a; margin: .1rem 0 .4rem; font-size: .93em }
 .state { font-size: .8em; font-weight: 600; border-radius: 4px; padding: .05rem .4rem; background: #e5e8eb; color: #1b1f24 }
 .state.filled, .state.answered { background: #d6f0e2; color: #00543d }
@@ -206,9 +208,11 @@ def _links(sources: SourceList, content: Statement | Table, name: str) -> str:
     return "<sup>" + " ".join(f"<a href='#{name}-s{n}'>{n}</a>" for n in numbers) + "</sup>"
 
 
-def index_lines(documents: Sequence[Document], made: Mapping[str, str]) -> list[list[str]]:
-    """Return the rows of the index: document, guideline, and its items by state."""
-    return [[d.name, d.title, _count(d)] for d in documents]
+def _count_questions(documents: Sequence[Document]) -> dict[str, int]:
+    """Count the open questions of each role."""
+    questions = {q.id: q.role for d in documents for item in d.items for q in item.open_questions}
+    roles = list(questions.values())
+    return {role: roles.count(role) for role in sorted(set(roles))}
 
 
 def write_index_markdown(documents: Sequence[Document], made: Mapping[str, str]) -> str:
@@ -224,9 +228,11 @@ def write_index_markdown(documents: Sequence[Document], made: Mapping[str, str])
     made_line = f"Made on {made['date']} by Grand Rounds {made['version']}."
     lines = [f"# Dossier of {_plain(made['run'])}", "", made_line, "", NOT_ADVICE, ""]
     lines += ["| document | title | items |", "|---|---|---|"]
-    lines += [f"| [{name}]({name}.md) | {_cell(title)} | {count} |" for name, title, count in index_lines(documents, made)]
-    lines += ["", "Open questions are in answers.toml. Fill them in, then run `rounds dossier` again.", ""]
-    lines += ["`rounds dossier verify FOLDER` checks every figure against the evidence and the ledger.", ""]
+    lines += [f"| [{d.name}]({d.name}.md) | {_cell(d.title)} | {_count(d)} |" for d in documents]
+    lines += ["", "## Open questions", "", _OPEN.replace("<code>", "`").replace("</code>", "`"), ""]
+    lines += ["| to be answered by | questions |", "|---|---|"]
+    lines += [f"| {role} | {count} |" for role, count in _count_questions(documents).items()]
+    lines += ["", "`rounds dossier verify FOLDER` checks every figure against the evidence and the ledger.", ""]
     lines += ["## Signatures", "", "A signature covers the manifest whose SHA-256 `rounds dossier` printed.", ""]
     lines += ["| name | role | SHA-256 of manifest.json, first 16 digits | date and signature |", "|---|---|---|---|"]
     lines += ["| | | | |"] * 4
@@ -244,16 +250,20 @@ def write_index_html(documents: Sequence[Document], made: Mapping[str, str], *, 
     Returns:
         Lines of the body.
     """
-    rows = index_lines(documents, made)
     return [
         f"<h1>Dossier of {escape(made['run'])}</h1>",
         f"<p class='quiet'>Made on {escape(made['date'])} by Grand Rounds {escape(made['version'])}.</p>",
         f"<p class='warn'>{NOT_ADVICE}</p>",
         "<table>",
         "<tr><th>document</th><th>items</th></tr>",
-        *(f"<tr><td><a href='{linked.format(n)}'>{escape(t)}</a></td><td>{escape(c)}</td></tr>" for n, t, c in rows),
+        *(f"<tr><td><a href='{linked.format(d.name)}'>{escape(d.title)}</a></td><td>{_count(d)}</td></tr>" for d in documents),
         "</table>",
-        "<p>Open questions are in answers.toml. Fill them in, then run <code>rounds dossier</code> again.</p>",
+        "<h2>Open questions</h2>",
+        f"<p>{_OPEN}</p>",
+        "<table>",
+        "<tr><th>to be answered by</th><th>questions</th></tr>",
+        *(f"<tr><td>{escape(role)}</td><td>{count}</td></tr>" for role, count in _count_questions(documents).items()),
+        "</table>",
         "<p><code>rounds dossier verify FOLDER</code> checks every figure against the evidence and the ledger.</p>",
         "<h2>Signatures</h2>",
         "<p>A signature covers the manifest whose SHA-256 <code>rounds dossier</code> printed.</p>",
