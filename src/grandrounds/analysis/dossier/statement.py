@@ -183,6 +183,11 @@ def say(template: str, *sources: Source | Value, **values: Value) -> Statement:
     return Statement(template, {name: values[name] for name in dict.fromkeys(names)}, tuple(dict.fromkeys(whole)))
 
 
+def cite_page(name: str) -> Source:
+    """Name a page of the documentation as a source, for a statement about the product."""
+    return Source(GUIDELINE, f"docs/{name} of Grand Rounds")
+
+
 def show_value(value: Any, form: str = "") -> str:
     """Show a value in a sentence.
 

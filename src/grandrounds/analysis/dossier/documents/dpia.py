@@ -8,7 +8,7 @@ from grandrounds.analysis.dossier.document import Document, Item, Section, make_
 from grandrounds.analysis.dossier.documents.model_items import make_model_item
 from grandrounds.analysis.dossier.evidence import LEDGER, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, say
+from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, cite_page, say
 from grandrounds.analysis.dossier.statements import attacks, data, predictors, privacy, record, risks, system
 from grandrounds.analysis.dossier.statements.run_kind import is_deployed
 
@@ -235,7 +235,7 @@ def state_withdrawal_path(facts: Facts) -> Iterator[Statement]:
     """State how the influence of a hospital is removed, and withdrawals of this run."""
     yield say(
         "A hospital that withdraws is removed by repeating the run without it (`rounds withdraw`).",
-        system.cite_page("withdrawal.md"),
+        cite_page("withdrawal.md"),
     )
     yield from record.state_changes(facts)
 
@@ -252,7 +252,7 @@ def state_model_file(facts: Facts) -> Statement:
     """State what of patients is in the model file."""
     return say(
         "The model file has names of categories and ranges of columns, besides its parameters.",
-        system.cite_page("threat-model.md"),
+        cite_page("threat-model.md"),
     )
 
 
@@ -271,5 +271,5 @@ def state_site_log(facts: Facts) -> Statement:
         return say("This run is a simulation: there are no logs of sites.", facts.source(PLAN, "data", "table"))
     return say(
         "Each hospital has a log of requests, replies and bytes (state/log.jsonl), which stays there.",
-        system.cite_page("hospitals.md"),
+        cite_page("hospitals.md"),
     )

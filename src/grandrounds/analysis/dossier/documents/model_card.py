@@ -110,6 +110,7 @@ ANALYSES = (
             performance.state_decisions,
             performance.state_net_benefit,
             performance.tabulate_metrics,
+            performance.require_intervals,
         ),
     ),
     Field(
@@ -126,7 +127,7 @@ ANALYSES = (
     ),
     Field(
         "",
-        "What the model relies on",
+        "Feature attributions",
         "Describe the features that the model relies on.",
         (explanations.tabulate_features, explanations.state_agreement, explanations.state_meaning),
     ),

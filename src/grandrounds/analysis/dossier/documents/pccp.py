@@ -8,7 +8,16 @@ from grandrounds.analysis.dossier.document import Document, Item, Section, make_
 from grandrounds.analysis.dossier.documents.model_items import make_model_item, only
 from grandrounds.analysis.dossier.evidence import PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import (
+    GUIDELINE,
+    MissingFact,
+    Source,
+    Statement,
+    Table,
+    Value,
+    cite_page,
+    say,
+)
 from grandrounds.analysis.dossier.statements import (
     acceptance,
     data,
@@ -210,7 +219,7 @@ def state_recalibration(facts: Facts) -> Iterator[Statement]:
     """State the recalibration of one hospital."""
     yield say(
         "`rounds recalibrate` fits slope and intercept to labelled patients of one hospital. The order of risks stays.",
-        system.cite_page("watch.md"),
+        cite_page("watch.md"),
     )
     if facts.has(SUMMARY, "final", "calibration_slope"):
         yield say(
@@ -224,14 +233,14 @@ def state_removal(facts: Facts) -> Statement:
     """State the removal of a hospital."""
     return say(
         "`rounds withdraw` repeats the run without the hospital. Both ledgers name the other run.",
-        system.cite_page("withdrawal.md"),
+        cite_page("withdrawal.md"),
     )
 
 
 def state_scope(facts: Facts) -> Iterator[Statement]:
     """State that modifications are started by hand, and which of them are local."""
     yield say(
-        "No command starts a modification by itself: a person starts each one.", system.cite_page("cli.md")
+        "No command starts a modification by itself: a person starts each one.", cite_page("cli.md")
     )
     yield say(
         "Re-training and removal change the model at all {sites} sites. Recalibration changes one site.",
@@ -243,7 +252,7 @@ def state_procedure(facts: Facts) -> Iterator[Statement]:
     """State the command that repeats the plan, and the record that it leaves."""
     yield say(
         "`rounds run experiment.toml` repeats the plan. Its opening ledger entry names the digest of the plan.",
-        system.cite_page("audit.md"),
+        cite_page("audit.md"),
     )
     yield say(
         "This run had {rounds} rounds at {sites} sites.",
@@ -263,7 +272,7 @@ def state_refusal(facts: Facts) -> Statement:
     """State that a replaced model is refused by commands."""
     return say(
         "Commands refuse the model of a run from which a hospital withdrew.",
-        system.cite_page("withdrawal.md"),
+        cite_page("withdrawal.md"),
     )
 
 
@@ -282,7 +291,7 @@ def state_comparison(facts: Facts) -> Statement:
     """State the command that compares the runs before and after a modification."""
     return say(
         "`rounds compare` sets the runs before and after a modification side by side, with intervals.",
-        system.cite_page("cli.md"),
+        cite_page("cli.md"),
     )
 
 
@@ -303,5 +312,5 @@ def state_order(facts: Facts) -> Statement:
 def state_information(facts: Facts) -> Statement:
     """State that the dossier has a model card and the report."""
     return say(
-        "The model card and the data sheet of this dossier are for users.", system.cite_page("dossier.md")
+        "The model card and the data sheet of this dossier are for users.", cite_page("dossier.md")
     )

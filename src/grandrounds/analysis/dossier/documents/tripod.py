@@ -18,6 +18,7 @@ from grandrounds.analysis.dossier.statements import (
     groups,
     heterogeneity,
     model,
+    monitoring,
     performance,
     predictors,
     privacy,
@@ -86,7 +87,7 @@ def _exclude_imbalance(facts: Facts) -> Statement | None:
 
 
 def _exclude_updates(facts: Facts) -> Statement | None:
-    if model.has_updates(facts):
+    if model.has_updates(facts) or any(monitoring.state_actions(facts)):
         return None
     return say("The model was not updated after its evaluation.", facts.source(SUMMARY, "personal"))
 
@@ -241,7 +242,7 @@ METHODS = (
         "12f",
         "Analysis: model updating",
         "Describe updates of the model that arose from the evaluation.",
-        (model.state_updating,),
+        (model.state_updating, monitoring.state_actions),
     ),
     Field(
         "12g",
@@ -327,7 +328,7 @@ RESULTS = (
         "20a",
         "Participants: flow",
         "Describe the flow of participants, with and without the outcome, and follow-up time.",
-        (data.state_rows, data.state_events),
+        (data.state_rows, data.state_events, data.require_follow_up),
         ("excluded-patients",),
     ),
     Field(
@@ -366,6 +367,7 @@ RESULTS = (
             performance.state_decisions,
             performance.state_net_benefit,
             performance.tabulate_metrics,
+            performance.require_intervals,
             groups.tabulate_subgroups,
             groups.state_group_gaps,
         ),
@@ -385,7 +387,7 @@ RESULTS = (
         "24",
         "Model updating",
         "Report the updated model and its performance.",
-        (model.state_updating, model.state_update_results, model.tabulate_updates),
+        (model.state_updating, model.state_update_results, model.tabulate_updates, monitoring.tabulate_actions),
         exclude=_exclude_updates,
     ),
 )
@@ -408,7 +410,7 @@ DISCUSSION = (
         "27a",
         "Usability: poor input data",
         "Describe how poor or missing input data are assessed and handled in use.",
-        (predictors.state_poor_inputs,),
+        (predictors.state_poor_inputs, monitoring.state_watch),
     ),
     Field(
         "27b",

@@ -209,6 +209,17 @@ def state_events(facts: Facts) -> Iterator[Statement]:
         )
 
 
+def require_follow_up(facts: Facts) -> Iterator[Statement]:
+    """Ask for a summary of follow-up times, of a survival outcome.
+
+    Raises:
+        MissingFact: The outcome is survival, of which the run has no such summary.
+    """
+    if task_of(facts) == SURVIVAL:
+        raise MissingFact("the run folder has no summary of follow-up times")
+    return iter(())
+
+
 def explain_unknown_events(facts: Facts) -> Iterator[Statement]:
     """State why events among training rows are not counted, where they are not."""
     if under_budget(facts) and not is_defined(facts.get(SUMMARY, "training", "events")):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
@@ -16,6 +17,8 @@ from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, Place, shown_in
 
 _SITE_METRICS = ("auroc", "sensitivity", "specificity", "ppv", "brier")
+_FEW = 10
+"""Test rows of the rarer class below which an AUROC is called uncertain."""
 
 
 def tabulate_per_site(facts: Facts) -> Table:
@@ -134,9 +137,24 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
             text=f"{found.prediction_low:.3f} to {found.prediction_high:.3f}",
         ),
     )
+    few = [site for site in found.sites if _count_rarer(per_site[site]) < _FEW]
+    if few:
+        yield say(
+            "{few} of these sites have fewer than {least} test rows of the rarer class: their AUROC has little certainty.",
+            few=facts.derive(len(few), "sites with few events or few other rows", source),
+            least=facts.derive(_FEW, "limit of this document", source),
+        )
     if found.left_out:
         names = list_names(facts, [f"{site} ({cause})" for site, cause in found.left_out.items()], rule, source)
         yield say("Not in the meta-analysis: {names}.", names=names)
+
+
+def _count_rarer(figures: Mapping[str, Any]) -> float:
+    """Count the test rows of the rarer class; runs of version 0.1 do not have the number of events."""
+    events, count = figures.get("events"), figures.get("count")
+    if not is_defined(events) or not is_defined(count):
+        return float("inf")
+    return min(float(events), float(count) - float(events))  # type: ignore[arg-type]
 
 
 def tabulate_heterogeneity(facts: Facts) -> Iterator[Table]:

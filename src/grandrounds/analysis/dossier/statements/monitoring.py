@@ -8,8 +8,7 @@ from typing import Any
 
 from grandrounds.analysis.dossier.evidence import WATCH, WATCH_LEDGERS
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
-from grandrounds.analysis.dossier.statements.system import cite_page
+from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, cite_page, say
 from grandrounds.audit.watch_entry import ACKNOWLEDGE, ACTION, ALARM, SILENCE, START
 
 _COMMAND = "rounds watch RUN --table NEW --site SITE"

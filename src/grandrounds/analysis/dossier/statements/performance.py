@@ -156,6 +156,19 @@ def tabulate_metrics(facts: Facts) -> Table:
     )
 
 
+def require_intervals(facts: Facts) -> Iterator[Statement]:
+    """Name the figures that have no interval.
+
+    Raises:
+        MissingFact: There are such figures.
+    """
+    figures = facts.get(SUMMARY, "final", default={})
+    bare = [metric_label(m) for m in list_metrics(facts) if _ends(figures, m) is None]
+    if bare:
+        raise MissingFact(f"the summary has no interval of: {', '.join(bare)}")
+    return iter(())
+
+
 def tabulate_measures(facts: Facts) -> Table:
     """Tabulate the measures with their definitions."""
     names = list_metrics(facts)

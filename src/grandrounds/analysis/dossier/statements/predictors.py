@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grandrounds.analysis.dossier.evidence import CHARACTERISTICS, PLAN, SCHEMA, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, cite_page, say
 from grandrounds.analysis.dossier.statements.data import list_names
 from grandrounds.analysis.dossier.statements.run_kind import reads_images, under_budget
 from grandrounds.data.encoding import INDICATOR_SHARE
@@ -99,7 +99,7 @@ def tabulate_columns(facts: Facts) -> Table:
             (
                 name,
                 facts.value(SCHEMA, "columns", k, "kind"),
-                _describe(facts, column["name"]),
+                _describe(facts, column),
                 _missing(facts, column["name"]),
             )
         )
@@ -112,14 +112,15 @@ def define_predictors(facts: Facts) -> Statement | Table:
     return state_image(facts) if reads_images(facts) else tabulate_columns(facts)
 
 
-def _describe(facts: Facts, name: str) -> str | Value:
+def _describe(facts: Facts, described: Mapping[str, Any]) -> str | Value:
     """Describe a column of the training rows; "-" where the run has no percentiles."""
+    name, order = str(described["name"]), list(described.get("order") or ())
     column = facts.get(CHARACTERISTICS, "columns", name, default={})
     source = facts.source(CHARACTERISTICS, "columns", name) if column else None
     if column.get("quartiles") and source is not None:
-        low, middle, high = column["quartiles"]
-        text = f"{middle:.4g} ({low:.4g} to {high:.4g})"
-        return facts.derive(column["quartiles"], "quartiles from the quantiles of training rows", source, text=text)
+        low, middle, high = (_show_quantile(q, order) for q in column["quartiles"])
+        text = f"{middle} ({low} to {high})"
+        return facts.derive(column["quartiles"], "quartiles of training rows, to 0.1%", source, text=text)
     if column.get("levels") and source is not None:
         largest = sorted(column["levels"].items(), key=lambda item: -item[1])
         text = ", ".join(f"{level} {share:.0%}" for level, share in largest[:4])
@@ -128,6 +129,14 @@ def _describe(facts: Facts, name: str) -> str | Value:
     if is_defined(column.get("mean")) and source is not None:
         return facts.derive(column["mean"], "mean of training rows", source, text=f"mean {column['mean']:.4g}")
     return "-"
+
+
+def _show_quantile(value: float, order: Sequence[str]) -> str:
+    """Show a quantile, which is accurate to 0.1%: the level of an ordered column, or a number."""
+    nearest = round(value)
+    if order and 0 <= nearest < len(order):
+        return str(order[nearest])
+    return f"{nearest:,}" if abs(value - nearest) <= 0.0015 * max(1.0, abs(value)) else f"{value:.3g}"
 
 
 def _missing(facts: Facts, name: str) -> str | Value:
@@ -288,23 +297,23 @@ def state_poor_inputs(facts: Facts) -> Iterator[Statement]:
     """State how the model handles inputs of poor quality when it is used."""
     if reads_images(facts):
         raise MissingFact("the run reads images, and its folder has no rule for images of poor quality")
-    yield say("`rounds predict` fills a missing number as in training.", facts.source(PLAN, "data", "impute"))
+    page, columns = cite_page("own-data.md"), read_columns(facts)
+    yield say("`rounds predict` treats a missing value as in training.", facts.source(PLAN, "data", "impute"), page)
     yield say(
-        "A column that is missing is reported, and all its values count as missing.", facts.source(SCHEMA, "columns")
+        "A column that is missing is reported, and all its values count as missing.",
+        facts.source(SCHEMA, "columns"),
+        page,
     )
-    columns = read_columns(facts)
     if any(c["kind"] == "categorical" for _, c in columns):
         yield say(
             "A category that training did not see is reported and counts as none of the known levels.",
             facts.source(SCHEMA, "columns"),
+            page,
         )
     clip = facts.get(PLAN, "data", "clip", default=0)
     if clip and facts.get(PLAN, "data", "encoding") == "fitted" and facts.get(PLAN, "data", "coding") != "columns":
         yield say(
             "A number outside the range of training rows is set to the end of the range.",
             facts.source(PLAN, "data", "clip"),
+            page,
         )
-    yield say(
-        "`rounds watch` compares new patients with validation rows and reports columns that changed.",
-        facts.source(SCHEMA, "columns"),
-    )

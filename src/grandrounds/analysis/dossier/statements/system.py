@@ -7,17 +7,19 @@ from dataclasses import replace
 
 from grandrounds.analysis.dossier.evidence import ENVIRONMENT, MADE, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, Table, Value, say
+from grandrounds.analysis.dossier.statement import (
+    MissingFact,
+    Source,
+    Statement,
+    Table,
+    Value,
+    cite_page,
+    say,
+)
 from grandrounds.analysis.dossier.statements import predictors
 from grandrounds.analysis.dossier.statements.record import is_simulated
 from grandrounds.analysis.dossier.statements.run_kind import is_deployed
 from grandrounds.audit.entry import CLOSE, OPEN
-
-
-def cite_page(name: str) -> Source:
-    """Name a page of the documentation as a source, for a statement about the product."""
-    return Source(GUIDELINE, f"docs/{name} of Grand Rounds")
-
 
 THREATS = cite_page("threat-model.md")
 
