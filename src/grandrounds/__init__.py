@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grandrounds.api.dossiers import dossier, verify_dossier
     from grandrounds.api.estimator import FederatedClassifier
     from grandrounds.api.fitting import Regression, cox, glm
+    from grandrounds.api.recalibrating import recalibrate
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
@@ -79,6 +80,7 @@ __all__ = [
     "methods",
     "metrics",
     "predict",
+    "recalibrate",
     "reproduce",
     "resume",
     "run",
@@ -110,6 +112,7 @@ _HOME = {
     **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
+    "recalibrate": "api.recalibrating",
     "withdraw": "api.withdrawing",
 }
 """Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""

@@ -67,9 +67,9 @@ def recalibrate(
     Example: `rounds recalibrate runs/heart-fedavg-seed0 --site va --table recent.csv --by "A. Smith"`
     """
     from grandrounds.analysis.case.rows import read_patients
-    from grandrounds.analysis.recalibration.action import check_record, record_recalibration
+    from grandrounds.analysis.recalibration.action import recalibrate_and_record
     from grandrounds.analysis.recalibration.recalibrate import recalibrate as fit
-    from grandrounds.analysis.recalibration.recalibrate import undo_recalibration
+    from grandrounds.core.arrays import plain
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
@@ -77,8 +77,6 @@ def recalibrate(
     finished_run.refuse_withdrawn()
     place = _find_place(finished_run, site, folder)
     person = by or _login_name()
-    if not dry_run:
-        check_record(place.watch, place.signer, alarm)
     if undo:
         if table is not None or dry_run:
             raise BadInput("--undo needs no table and cannot be tried: leave --table and --dry-run out", code="option-conflict")
@@ -89,17 +87,17 @@ def recalibrate(
     merged = reading.merge(finished_run.plan["data"]["missing"])
     rows = read_patients(finished_run, table, query=query, reading=merged)
     show_reading(rows)
-    done = fit(
-        finished_run, place.site, rows, intercept_only=intercept_only, patient=patient, by=person, write=not dry_run
-    )
-    if done.file is not None:
-        try:
-            record_recalibration(finished_run, done, place.watch, place.signer, alarm=alarm, note=note)
-        except BaseException:  # no change of a model without its record
-            undo_recalibration(finished_run, place.site)
-            raise
+    if dry_run:
+        done = fit(
+            finished_run, place.site, rows, intercept_only=intercept_only, patient=patient, by=person, write=False
+        )
+    else:
+        done = recalibrate_and_record(
+            finished_run, place.site, rows, place.watch, place.signer, by=person, intercept_only=intercept_only,
+            patient=patient, alarm=alarm, note=note,
+        )  # fmt: skip
     if as_json:
-        echo(json.dumps(done.to_dict()))
+        echo(json.dumps(plain(done.to_dict())))
     else:
         _print(done, dry_run=dry_run)
 
@@ -130,19 +128,11 @@ def _login_name() -> str:
 
 
 def _undo(run: Run, place: Place, by: str, note: str, *, as_json: bool) -> None:
-    from grandrounds.analysis.recalibration.action import record_undo
-    from grandrounds.analysis.recalibration.recalibrate import hash_model, undo_recalibration
+    from grandrounds.analysis.recalibration.action import undo_and_record
 
-    deployed = run.deployed_path(place.site)
-    undone, used = undo_recalibration(run, place.site)
-    before, after = hash_model(undone), hash_model(used)
-    try:
-        record_undo(run, place.site, place.watch, place.signer, before=before, after=after, by=by, note=note)
-    except BaseException:  # no change of a model without its record
-        undone.rename(deployed)
-        raise
+    undone, used, models = undo_and_record(run, place.site, place.watch, place.signer, by=by, note=note)
     if as_json:
-        echo(json.dumps({"site": place.site, "undone": str(undone), "file": str(used), "before": before, "after": after}))
+        echo(json.dumps({"site": place.site, "undone": str(undone), "file": str(used), **models}))
         return
     echo(f"{place.site} uses {used} again; the recalibration is {undone}")
 

@@ -9,34 +9,57 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.analysis.recalibration.recalibrate import Recalibration, hash_model, recalibrate, undo_recalibration
 from grandrounds.analysis.watch.record import HEAD, LEDGER, WatchRecord, WatchStart
 from grandrounds.analysis.watch.signer import Signer
 from grandrounds.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.recalibration.recalibrate import Recalibration
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.table import Table
     from grandrounds.runs.run import Run
 
 RECALIBRATION, UNDO = "recalibration", "recalibration undone"
 """Actions as the ledger names them."""
 
 
-def record_recalibration(
-    run: Run, done: Recalibration, folder: Path, signer: Signer, *, alarm: str | None = None, note: str = ""
-) -> None:
-    """Record a recalibration that was written.
+def recalibrate_and_record(
+    run: Run,
+    site: str,
+    rows: Table | ImageSet,
+    folder: Path,
+    signer: Signer,
+    *,
+    by: str,
+    intercept_only: bool = False,
+    patient: str | None = None,
+    alarm: str | None = None,
+    note: str = "",
+) -> Recalibration:
+    """Recalibrate the model of a hospital, and record it: no model is changed without its record.
 
     Args:
-        run: The run.
-        done: The recalibration.
+        run: A finished run.
+        site: The hospital's name.
+        rows: Its labelled recent patients.
         folder: The folder of the site's watch.
         signer: The site's key.
-        alarm: The alarm that caused it.
+        by: The person who decides.
+        intercept_only: As in `recalibrate`.
+        patient: As in `recalibrate`.
+        alarm: The alarm of the watch that this answers.
         note: A remark.
 
+    Returns:
+        The recalibration.
+
     Raises:
-        BadInput: The ledger does not verify, has another key, or has no such alarm.
+        BadInput: As in `recalibrate`; or the ledger does not verify, has another key, or has no such alarm.
     """
+    check_record(folder, signer, alarm)
+    done = recalibrate(run, site, rows, intercept_only=intercept_only, patient=patient, by=by)
+    if done.file is None:
+        return done
     line = done.line
     intercepts = {f"intercept {word}": float(v) for word, v in zip(done.by_class, line.intercept, strict=False)}
     figures: dict[str, float] = {
@@ -47,28 +70,43 @@ def record_recalibration(
         **{f"patients with {word}": count for word, count in done.by_class.items()},
     }
     models = {"before": done.model_before, "after": done.model_after}
-    _act(run, done.site, folder, signer, f"{RECALIBRATION}: {done.update.kind}", done.by, figures, models, alarm, note)
+    try:
+        _act(run, done.site, folder, signer, f"{RECALIBRATION}: {done.update.kind}", by, figures, models, alarm, note)
+    except BaseException:
+        undo_recalibration(run, done.site)
+        raise
+    return done
 
 
-def record_undo(
-    run: Run, site: str, folder: Path, signer: Signer, *, before: str, after: str, by: str, note: str = ""
-) -> None:
-    """Record the return to an earlier model.
+def undo_and_record(
+    run: Run, site: str, folder: Path, signer: Signer, *, by: str, note: str = ""
+) -> tuple[Path, Path, Mapping[str, str]]:
+    """Go back to the model before the last recalibration of a hospital, and record it.
 
     Args:
-        run: The run.
-        site: The site.
+        run: A finished run.
+        site: The hospital's name.
         folder: The folder of the site's watch.
         signer: The site's key.
-        before: SHA-256 of the model that was set aside.
-        after: SHA-256 of the model that is used now.
-        by: The person who ordered it.
+        by: The person who decides.
         note: A remark.
 
+    Returns:
+        The file that was set aside, the file that is used now, and the SHA-256 of both: "before" and "after".
+
     Raises:
-        BadInput: The ledger does not verify, or has another key.
+        BadInput: There is no recalibration; or the ledger does not verify, or has another key.
     """
-    _act(run, site, folder, signer, UNDO, by, {}, {"before": before, "after": after}, None, note)
+    check_record(folder, signer, None)
+    deployed = run.deployed_path(site)
+    undone, used = undo_recalibration(run, site)
+    models = {"before": hash_model(undone), "after": hash_model(used)}
+    try:
+        _act(run, site, folder, signer, UNDO, by, {}, models, None, note)
+    except BaseException:
+        undone.rename(deployed)
+        raise
+    return undone, used, models
 
 
 def check_record(folder: Path, signer: Signer, alarm: str | None) -> None:
