@@ -145,9 +145,10 @@ def _print(done: Recalibration, *, dry_run: bool) -> None:
     from grandrounds.cli.terminal import warn
 
     console = Terminal()
-    counts = ", ".join(f"{count} with {word}" for word, count in done.by_class.items())
     patients = "" if done.patients == done.rows else f" of {done.patients} patients"
-    echo(f"{done.site}: {done.rows} labelled rows{patients} (patients: {counts})")
+    *_, events = done.by_class.values()
+    counts = ", ".join(f"{count} with {word}" for word, count in done.by_class.items())
+    echo(f"{done.site}: {done.rows} labelled rows{patients}, {f'{events} with {done.label}' if done.label else counts}")
     for sentence in done.warnings:
         console.print(warn(sentence), soft_wrap=True)
     view = Table(title="calibration with 95% intervals; after: 5-fold cross-validation by patient")

@@ -42,7 +42,8 @@ class Estimate:
     @property
     def text(self) -> str:
         """The figure for readers."""
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+        value, low, high = (f"{round(v, 2) + 0.0:.2f}" for v in (self.value, self.low, self.high))  # no minus before a zero
+        return f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class CalibrationFigures:
         intercept: Calibration in the large: intercept of the log-odds with slope 1 (0 is perfect); None for several classes.
         slope: Calibration slope, fitted together with an intercept (1 is perfect); None where no finite one fits best.
         log_loss: Mean log loss of a row.
-        ece: Expected calibration error over 15 bins; its interval is of resampled patients.
+        ece: Expected calibration error over 15 bins; its interval is of resampled patients, less their bias.
     """
 
     observed: tuple[float, ...]
@@ -156,8 +157,9 @@ def _calibration_error(p: Array, y: Array, units: Array, *, seed: int, site: str
         error(np.bincount(rng.integers(patients, size=patients), minlength=patients)[units].astype(np.float64))
         for _ in range(RESAMPLES)
     ]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(error(np.ones(len(p))), float(low), float(high))
+    value = error(np.ones(len(p)))
+    low, high = np.quantile(drawn, [0.025, 0.975]) - (np.mean(drawn) - value)  # a resample has more error than its rows
+    return Estimate(value, max(0.0, float(low)), float(high))
 
 
 def cross_validate(
@@ -228,10 +230,10 @@ def figure_rows(before: CalibrationFigures, after: CalibrationFigures, classes: 
     rows: list[Row] = []
     for k, word in enumerate(classes):
         share, *means = (f"{v:.1%}" for v in (before.observed[k], before.expected[k], after.expected[k]))
-        rows.append((f"mean risk of {word}", share, means[0], means[1]))
+        rows.append((f"mean risk {word}" if len(classes) > 1 else "mean risk", share, means[0], means[1]))
     if before.intercept is not None:
-        rows.append(line("calibration in the large", "0", lambda f: f.intercept))
-    rows.append(line("calibration slope", "1", lambda f: f.slope))
+        rows.append(line("in the large", "0", lambda f: f.intercept))
+    rows.append(line("slope", "1", lambda f: f.slope))
     rows.append(line("log loss", "", lambda f: f.log_loss))
-    rows.append(line("calibration error (ECE)", "0", lambda f: f.ece))
+    rows.append(line("expected error", "0", lambda f: f.ece))
     return rows

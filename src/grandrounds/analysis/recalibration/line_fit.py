@@ -3,7 +3,7 @@
 Logistic recalibration (Cox 1958): log-odds z of the event become intercept + slope * z. Several classes have one slope and an
 intercept for each class. The amount of updating is chosen by the closed testing procedure of Vergouwe et al. (Statistics in
 Medicine 2017): nothing, the intercept, or slope and intercept, by likelihood-ratio tests, so that a model that is calibrated is
-left alone in at least 95% of cases.
+left alone in about 95% of cases.
 """
 
 from __future__ import annotations

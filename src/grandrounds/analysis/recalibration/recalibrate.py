@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 LEAST = 20
-"""Least patients of each class: the standard error of an intercept is then at most about 0.3 log-odds."""
+"""Least patients of each class: the standard error of an intercept is then about 0.3 log-odds."""
 
 SLOPE_PATIENTS = 100
-"""Patients below which the slope is left alone: a slope of fewer is mostly noise (Steyerberg et al. 2004)."""
+"""Patients below which the slope is left alone: with few patients simple updates are safer (Steyerberg et al. 2004)."""
 
 
 @dataclass(frozen=True)
