@@ -1,0 +1,288 @@
+"""Annex IV, change control plan and impact assessment: the state of every point, figures by hand, runs of every kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import deepcopy
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.analysis.dossier.document import BEGUN, FILLED, NOT_APPLICABLE, OPEN
+from grandrounds.analysis.dossier.documents import annex_iv, dpia, pccp
+from grandrounds.analysis.dossier.evidence import AUDIT, LEDGER, PLAN, PRIVACY, SUMMARY, Evidence
+from grandrounds.analysis.dossier.facts import Facts
+from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
+from grandrounds.analysis.dossier.statement import MissingFact, Table
+from grandrounds.analysis.dossier.statements import acceptance, attacks, monitoring, privacy, record
+from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.protocol.tasks import SPECS
+from tests.analysis.watch.records import SIGNER, alarmed
+from tests.support import patients, slow
+
+DATE = "2026-01-31"
+BUILDERS = (annex_iv.build, pccp.build, dpia.build)
+PRIVATE = {"mechanism": "dp-sgd", "epsilon": 3.0, "min_rows": 20}
+KINDS = {
+    "private": {"privacy": PRIVATE, "evaluation": {"threshold": "half"}, "explain": {"sketch": "none"}},
+    "secure": {"privacy": {"secure": True}, "explain": {"sketch": "none"}},
+    "trees": {"model": {"name": "trees"}, "method": {"trees": {"rounds": 2}}},
+    "regression": {"data": {"label": "died", "task": "regression"}},
+    "table1": {"method": {"name": "table1"}},
+}
+
+
+def make_run(out, **sections):
+    values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 2}}
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    if "trees" in values["method"] or values["method"].get("name") == "table1":
+        values["method"].pop("rounds")
+    return gr.run(gr.Experiment.parse(values), table=patients([70, 80, 60, 75]), out=out)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("annex") / "a", evaluation={"subgroup": "ward"})
+
+
+@pytest.fixture(scope="module")
+def evidence(run) -> Evidence:
+    return Evidence.collect(run, date=DATE)
+
+
+def changed(evidence: Evidence, name: str, change) -> Evidence:
+    """The evidence with one JSON file changed, or removed where `change` is None."""
+    files = dict(evidence.files)
+    if change is None:
+        files.pop(name, None)
+        return Evidence(files)
+    value = deepcopy(evidence.json(name)) if name in files else {}
+    replaced = change(value)
+    files[name] = json.dumps(value if replaced is None else replaced).encode()
+    return Evidence(files)
+
+
+def with_attacks(evidence: Evidence, **bound) -> Evidence:
+    found = {"members": 200, "nonmembers": 100, "auc": 0.61, "low": 0.55, "high": 0.67, "tpr": 0.035}
+    content = {
+        "attacks": [{"attack": "loss threshold", **found}, {"attack": "LiRA, online", **found, "auc": 0.66, "low": 0.6}],
+        "sites": {"a": {"attack": "loss threshold", **found, "low": None, "high": None}},
+        "shadows": 8,
+        "bound": bound or None,
+    }
+    return changed(evidence, "attacks.json", lambda value: content)
+
+
+def states(document) -> dict[str, str]:
+    return {item.id: item.state for item in document.items}
+
+
+def texts(content) -> list[list[str]]:
+    return content.texts() if isinstance(content, Table) else [[content.text]]
+
+
+def sentences(document):
+    for note in document.notes:
+        yield from re.split(r"(?<=[.?!:;]) ", note.text)
+    for item in document.items:
+        for content in item.all_contents():
+            if not isinstance(content, Table):
+                yield from re.split(r"(?<=[.?!:;]) ", content.template)
+
+
+def test_every_point_of_annex_iv_has_its_state_on_a_table_run(evidence):
+    """Points that a machine can fill are filled or begun; the others are asked of a named role."""
+    document = annex_iv.build(Facts(with_attacks(evidence)))
+    assert states(document) == {
+        "1(a)": BEGUN, "1(b)": BEGUN, "1(c)": BEGUN, "1(d)": BEGUN, "1(e)": BEGUN, "1(f)": OPEN, "1(g)": BEGUN, "1(h)": BEGUN,
+        "2(a)": FILLED, "2(b)": BEGUN, "2(c)": FILLED, "2(d)": BEGUN, "2(e)": BEGUN, "2(f)": BEGUN, "2(g)": BEGUN, "2(h)": BEGUN,
+        "3.1": FILLED, "3.2": BEGUN, "3.3": BEGUN, "3.4": FILLED, "4": BEGUN, "5": BEGUN, "6": FILLED, "7": OPEN, "8": OPEN,
+        "9": BEGUN,
+    }  # fmt: skip
+    gaps = {item.id: item.gaps for item in document.items if item.gaps}
+    assert list(gaps) == ["9"]  # only the watches, which no site has begun
+    for item in document.items:
+        assert item.state not in (OPEN, BEGUN) or item.open_questions or item.gaps
+
+
+def test_answers_fill_what_the_run_began(evidence):
+    answers = {name: Answer("As agreed.", "A. Miller", DATE) for name in QUESTIONS}
+    document = annex_iv.build(Facts(with_attacks(evidence), answers))
+    assert [item.id for item in document.items if item.state not in (FILLED, "answered")] == ["9"]
+
+
+def test_points_of_the_other_documents(evidence):
+    plan, assessment = (build(Facts(with_attacks(evidence))) for build in (pccp.build, dpia.build))
+    assert [s.title for s in plan.sections][:3] == ["Description of modifications", "Modification protocol", "Impact assessment"]
+    assert [i for i in states(plan) if i.startswith("G")] == [f"G{k}" for k in range(1, 11)]
+    assert {i for i, state in states(plan).items() if state == OPEN} == {"3.5", "G1"}  # people alone
+    found = states(assessment)
+    assert {i for i in found if found[i] == OPEN} >= {"a.6", "b.1", "b.2", "d.3", "d.5", "d.6", "164.504(e)"}
+    assert {i for i in found if found[i] == FILLED} >= {"a.4", "b.3", "c.2", "d.1", "d.2", "d.4", "e.2", "e.3", "e.6", "e.10"}
+    assert found["164.312(b)"] == found["164.316(b)(2)(i)"] == BEGUN
+
+
+@pytest.mark.parametrize("kind", [slow(kind) if kind == "private" else kind for kind in KINDS])
+def test_runs_of_every_kind_have_documents(kind, tmp_path):
+    facts = Facts(Evidence.collect(make_run(tmp_path / "a", **KINDS[kind]), date=DATE))
+    for build in BUILDERS:
+        document = build(facts)
+        assert document.items
+        for sentence in sentences(document):
+            assert len(sentence.split()) <= 25, sentence
+    found = states(pccp.build(facts))
+    assert (found["1.1"] == NOT_APPLICABLE) == (kind == "table1")
+    shown = [cell for row in privacy.tabulate_requests(facts).texts() for cell in row]
+    assert any("only in a secure sum" in cell for cell in shown) == (kind == "secure")
+    assert any("(charged)" in cell for cell in shown) == (kind == "private")
+    assert {row[0] for row in privacy.tabulate_requests(facts).texts()} <= set(SPECS)
+    (first, *_) = privacy.state_guarantee(facts)
+    assert ("guarantees epsilon = 3 with delta = 1e-5 to each row" in first.text) == (kind == "private")
+    assert privacy.state_secure(facts).text.startswith("Secure aggregation hid") == (kind == "secure")
+
+
+def test_no_missing_key_stops_a_document(evidence):
+    """Runs of version 0.1 lack keys: every key of the summary and every section of the plan is taken away once."""
+    whole = with_attacks(evidence)
+    for name, apart in ((SUMMARY, 10), (PLAN, 5)):
+        keys = list(whole.json(name))
+        for k in range(apart):
+            gone = set(keys[k::apart])
+            facts = Facts(changed(whole, name, lambda value, gone=gone: {n: v for n, v in value.items() if n not in gone}))
+            assert all(build(facts).items for build in BUILDERS), gone
+    for name in set(whole.files) - {SUMMARY, PLAN}:
+        facts = Facts(changed(whole, name, None))
+        assert all(build(facts).items for build in BUILDERS), name
+    empty = {key: {} for key in ("privacy", "cost", "final", "sites", "worst_site", "explanation", "rows")}
+    facts = Facts(changed(whole, SUMMARY, lambda value: value.update(empty)))
+    assert all(build(facts).items for build in BUILDERS)
+
+
+def test_a_guarantee_is_stated_with_its_unit_and_what_it_does_not_cover(evidence):
+    """The record of a run with client-level noise, and of one whose ledger disagrees."""
+    given = {
+        "mechanism": "client", "epsilon": 7.99921, "budget": 8.0, "delta": 1e-5, "unit": "site", "trust": "trusted server",
+        "clip": 1.0, "noise": 2.6845, "statement": "simulated: the noise follows from the seed",
+    }  # fmt: skip
+    account = {"left": 0.00079, "worked_out_again": 7.99921, "findings": [], "not_covered": ["number of rows of each site"]}
+    private = changed(evidence, SUMMARY, lambda value: value.update(privacy=given))
+    facts = Facts(changed(private, PRIVACY, lambda value: value.update(account)))
+    assert [s.text for s in privacy.state_guarantee(facts)] == [
+        "The run guarantees epsilon = 8 with delta = 1e-5 to each hospital as a whole.",
+        "The budget was epsilon = 8; 0.00079 of it was not spent.",
+    ]
+    assert [s.text for s in privacy.state_mechanism(facts)] == [
+        "The mechanism is client.",
+        "The noise multiplier is 2.684, and the clipping norm is 1.",
+        "The server adds the noise and sees answers without it. The sites must trust the server.",
+    ]
+    (said,) = privacy.state_recomputed(facts)
+    assert said.text == "Recomputed from the recorded releases, epsilon is 8. The summary and the ledger agree with it."
+    assert privacy.tabulate_disclosures(facts).texts() == [["number of rows of each site"]]
+    assert states(dpia.build(facts))["d.1"] == FILLED
+    differs = Facts(changed(facts.evidence, PRIVACY, lambda value: value.update(findings=["round 2 differs"])))
+    assert [s.text for s in privacy.state_recomputed(differs)] == [
+        "The recorded releases do not agree with the stated epsilon: 1 findings."
+    ]
+
+
+def test_a_run_without_a_ledger_has_gaps_and_no_record(evidence):
+    facts = Facts(changed(changed(evidence, LEDGER, None), AUDIT, None))
+    item = next(i for i in annex_iv.build(facts).items if i.id == "6")
+    assert item.state == OPEN and "the run has no ledger.json" in item.gaps[0]
+    assert record.state_plan(facts).values["digest"].value == Facts(evidence).entries("close")[-1].value["plan"]
+    with pytest.raises(MissingFact, match="closing entry"):
+        record.state_rollback(facts)
+
+
+def test_bars_are_the_lower_ends_of_intervals(evidence):
+    """Hand-computed: slopes 1.1 and 0.9 deviate by a factor of at most 1 / 0.9; an interval that includes 0.5 gives no bar."""
+    figures = {
+        "final": {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "calibration_slope": 1.1, "count": 100.0},
+        "validation": {"calibration_slope": 0.9},
+        "worst_site": {"site": "b", "auroc": 0.6, "auroc_low": 0.45, "auroc_high": 0.75},
+        "subgroups": {"f": {"auroc": 0.7, "auroc_low": 0.62, "auroc_high": 0.8}, "m": {"auroc": 0.9}, "x": {"auroc": None}},
+        "personal": {"harmed": [], "tested": ["a"]},
+    }
+    facts = Facts(changed(evidence, SUMMARY, lambda value: value.update(figures)))
+    bars = {bar.figure: bar for bar in acceptance.list_bars(facts)}
+    assert [(name, bar.now.text, bar.proposal.text) for name, bar in bars.items()] == [
+        ("AUROC, all sites", "0.800 (0.700 to 0.900)", "at least 0.700"),
+        ("calibration slope", "1.10", "between 0.90 and 1.11"),
+        ("AUROC, worst site (b)", "0.600 (0.450 to 0.750)", "none proposed"),
+        ("AUROC, worst subgroup (f)", "0.700 (0.620 to 0.800)", "at least 0.620"),
+        ("hospitals harmed by the common model", "0", "at most 0"),
+    ]
+    assert acceptance.tabulate_bars(facts).all_sources
+    (said,) = acceptance.state_bars(facts)
+    assert said.text.startswith("Of 5 figures, 4 support a bar.")
+    poor = Facts(changed(evidence, SUMMARY, lambda value: value["final"].update(calibration_slope=1.8)))
+    assert {b.figure: b.proposal.text for b in acceptance.list_bars(poor)}["calibration slope"] == "none proposed"
+
+
+def test_traffic_and_ratio_by_hand(evidence):
+    cost = {"bytes_up": 1000.0, "bytes_down": 400.0, "messages": 8.0, "payload_up": 300.0, "evaluation_bytes": 500.0}
+    rows = {"a": {"train": 30, "val": 5, "test": 5}, "b": {"train": 10, "val": 5, "test": 5}}
+    values = {"cost": cost, "sites": {"all": 4, "training": 4}, "rows": rows, "parameters": 8}
+    facts = Facts(changed(evidence, SUMMARY, lambda value: value.update(values)))
+    total, each, parts = privacy.state_traffic(facts)
+    assert "1,000 bytes to the server and received 400 bytes, in 8 messages" in total.text
+    assert each.text == "This is 250 bytes sent by each of 4 sites, on average."
+    assert each.values["each"].rule == "cost.bytes_up divided by sites.all"
+    assert "300 bytes" in parts.text and "500 bytes" in parts.text
+    assert privacy.state_ratio(facts).text == "The model has 8 parameters. Sites hold 40 training rows: 5 for each parameter."
+
+
+def test_attacks_are_stated_with_their_intervals(evidence):
+    facts = Facts(with_attacks(evidence))
+    said = [s.text for s in attacks.state_membership(facts)]
+    assert said[0] == "The best membership attack (LiRA, online) has an AUC of 0.660 (0.600 to 0.670). Guessing has 0.5."
+    assert "does better than guessing" in said[1] and said[-1] == "No epsilon per patient bounds other attacks."
+    assert attacks.tabulate_membership(facts).texts()[-1] == [
+        "a", "loss threshold", "200", "100", "0.610 (no interval)", "3.5%",
+    ]  # fmt: skip
+    bounded = Facts(with_attacks(evidence, epsilon=1.0, delta=1e-5, auc=0.731, tpr=0.027, broken=True))
+    assert [s.text for s in attacks.state_membership(bounded)][-2:] == [
+        "Epsilon limits any attack on covered data to an AUC of 0.731 and to 2.7% of members at 1% false alarms.",
+        "An attack did better than epsilon allows.",
+    ]
+    overview = dict(attacks.tabulate_tests(Facts(evidence)).texts())
+    assert set(overview) >= {"membership inference", "attribute inference", "reconstruction and inversion"}
+    assert "rounds attack RUN" in overview["membership inference"]
+
+
+def test_a_withdrawal_is_the_first_note_of_every_document(evidence):
+    valid = {"run": "heart-2", "folder": "h2", "entries": 3, "root": "ab", "model": "cd" * 32}
+    entry = {"kind": "withdraw", "number": 9, "run": "x", "site": "va", "date": f"{DATE}T00:00:00Z", "valid": valid}
+    facts = Facts(changed(evidence, LEDGER, lambda value: value["entries"].append({"entry": entry, "path": []})))
+    for build in BUILDERS:
+        assert build(facts).notes[0].text.startswith(f"Site va withdrew on {DATE}")
+    table = record.tabulate_changes(facts).texts()
+    assert [row[0] for row in table] == ["0", "3", "9"]
+    assert table[-1][4:] == ["cdcdcdcdcdcdcdcd...", f"{DATE}T00:00:00Z"]
+    assert any("heart-2" in s.text for s in record.state_changes(facts))
+
+
+def test_alarms_and_actions_of_a_site_are_changes(run):
+    """A real record of a watch: its rates, its alarm, and a recalibration by a named person."""
+    folder = run.folder / "at_sites" / "a" / "watch"
+    folder.mkdir(parents=True)
+    try:
+        with WatchRecord.open(alarmed(folder), signer=SIGNER) as recorded:
+            recorded.act("recalibration", by="M. Curie", alarm="A1")
+        facts = Facts(Evidence.collect(run, date=DATE))
+    finally:
+        for file in folder.iterdir():
+            file.unlink()
+    (table,) = monitoring.tabulate_actions(facts)
+    rows = table.texts()
+    assert [row[2] for row in rows][-1] == "action" and rows[-1][3:] == ["recalibration", "M. Curie"]
+    assert any(row[2] == "alarm" for row in rows)
+    (said,) = monitoring.state_actions(facts)
+    assert said.text.startswith("Sites recorded 1 actions")
+    (rate,) = monitoring.tabulate_rates(facts).texts()
+    assert rate[0] == "a" and rate[2].startswith("at most ")
+    item = next(i for i in annex_iv.build(facts).items if i.id == "6")
+    assert table.title in [c.title for c in item.contents if isinstance(c, Table)]
