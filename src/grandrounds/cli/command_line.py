@@ -40,6 +40,7 @@ try:
         table1,
         track,
         tune,
+        watch,
         withdraw,
     )
     from grandrounds.cli.groups import RootGroup, sub_commands
@@ -79,7 +80,7 @@ def _root(
 
 _MODULES = (
     run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, withdraw,
-    dossier,
+    dossier, watch,
 )  # fmt: skip
 for module in _MODULES:
     module.register(app)

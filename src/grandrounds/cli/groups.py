@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PANELS: dict[str, tuple[str, ...]] = {
     "Train": ("run", "fit", "table1", "resume", "plan", "init", "compare", "tune"),
     "Inspect": ("list", "show", "report", "explain", "console"),
-    "Use": ("card", "predict", "evaluate", "recalibrate", "export", "track"),
+    "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
     "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
     "Deploy": ("provision", "server", "site"),
     "Research": ("data", "reproduce"),

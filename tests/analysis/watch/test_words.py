@@ -132,9 +132,11 @@ def test_sentences_on_columns():
 
 
 def test_the_time_of_a_change():
-    assert words.describe_since(412, 1767225600.0, 1, labelled=False) == "Since patient 412 (2026-01-01), for 1 patient so far."
-    assert words.describe_since(1412, math.nan, 58, labelled=True) == (
-        "Since labelled patient 1,412, for 58 labelled patients so far."
+    assert words.describe_since(412, 1767225600.0, 1, 412, labelled=False) == (
+        "Since patient 412 (2026-01-01), for 1 patient until the alarm at patient 412."
+    )
+    assert words.describe_since(1412, math.nan, 58, 1470, labelled=True) == (
+        "Since labelled patient 1,412, for 58 labelled patients until the alarm at labelled patient 1,470."
     )
 
 

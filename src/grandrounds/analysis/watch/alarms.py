@@ -105,7 +105,9 @@ class Narrator:
         """
         check = signal.check
         change, actions = self._change(check, window, codes, absent)
-        since = words.describe_since(signal.since, since_time, signal.patients, labelled=check.labelled)
+        since = words.describe_since(
+            signal.since, since_time, signal.patients, signal.patient, labelled=check.labelled
+        )
         if self.labelled:
             harm, verdict = words.describe_figures(self.figures(self.before), self.figures(window))
         else:

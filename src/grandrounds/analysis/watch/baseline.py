@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.analysis.case.rows import RunRows, base_name, read_patients, row_sites, row_source
 from grandrounds.analysis.watch.patients import Observer, Patients, outcome_words
+from grandrounds.analysis.watch.record import BASELINE
 from grandrounds.audit.files import hash_file
 from grandrounds.core.arrays import Array, decode, encode, read_file, write_atomic
 from grandrounds.core.errors import BadInput
@@ -28,7 +29,6 @@ from grandrounds.statistics.watch import Reference, Rows, calibrate
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
-BASELINE = "baseline.safetensors"
 LEAST_ROWS = 20
 """Validation patients that a baseline needs at least: with fewer, one patient is more than 5% of them."""
 
@@ -92,17 +92,32 @@ class Baseline:
         Returns:
             The reference, and the SHA-256 of baseline.safetensors.
         """
-        path, facts = folder / BASELINE, {"schema": 1, "site": self.site, "model": self.model, "rows": self.rows}
-        if path.exists():
-            data = read_file(path)
-            arrays, meta = decode(data, where=str(path))
-            if isinstance(meta, dict) and all(meta.get(name) == value for name, value in facts.items()):
-                return Reference.from_arrays(arrays, meta["reference"]), hashlib.sha256(data).hexdigest()
+        stored = self._read(folder)
+        if stored is not None:
+            return stored
         reference = self.build_reference()
         arrays, meta = reference.to_arrays()
-        data = encode(arrays, {**facts, "source": self.source, "reference": meta})
-        write_atomic(path, data)
+        data = encode(arrays, {**self._facts, "source": self.source, "reference": meta})
+        write_atomic(folder / BASELINE, data)
         return reference, hashlib.sha256(data).hexdigest()
+
+    def is_stored(self, folder: Path) -> bool:
+        """Tell whether a folder has the checks of this model and these rows."""
+        return self._read(folder) is not None
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"schema": 1, "site": self.site, "model": self.model, "rows": self.rows}
+
+    def _read(self, folder: Path) -> tuple[Reference, str] | None:
+        path = folder / BASELINE
+        if not path.exists():
+            return None
+        data = read_file(path)
+        arrays, meta = decode(data, where=str(path))
+        if not (isinstance(meta, dict) and all(meta.get(name) == value for name, value in self._facts.items())):
+            return None
+        return Reference.from_arrays(arrays, meta["reference"]), hashlib.sha256(data).hexdigest()
 
 
 def choose_site(run: Run, site: str | None) -> str:

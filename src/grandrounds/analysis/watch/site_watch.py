@@ -16,19 +16,20 @@ import numpy as np
 from grandrounds.analysis.watch.alarm_states import ACKNOWLEDGED
 from grandrounds.analysis.watch.alarms import Narrator, Window
 from grandrounds.analysis.watch.baseline import Baseline, choose_site, read_baseline
+from grandrounds.analysis.watch.hooks import Hook, notify
+from grandrounds.analysis.watch.metrics import write_metrics
 from grandrounds.analysis.watch.patients import Patients, main_outcome, main_score, outcome_words
-from grandrounds.analysis.watch.record import WatchRecord, WatchStart
+from grandrounds.analysis.watch.record import ALARMS, STATUS, WatchRecord, WatchStart
 from grandrounds.analysis.watch.signer import Signer, find_signer
 from grandrounds.analysis.watch.sources import Keys, NewPatients, Source, id_words, read_times
 from grandrounds.analysis.watch.state import Timeline, Waiting, WatchState
-from grandrounds.analysis.watch.status import ALARMS, STATUS, build_status
+from grandrounds.analysis.watch.status import STATED, build_status
 from grandrounds.analysis.watch.sums import Blocks, SumLayout, outcome_rows
 from grandrounds.analysis.watch.words import Place
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.statistics.watch import ALARMS as AIM
-from grandrounds.statistics.watch import PATIENTS, Detector, Reference, Rows, Signal, State
+from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, State
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -175,6 +176,10 @@ class SiteWatch:
             tuple(notes),
         )
 
+    def notify(self, hooks: Sequence[Hook]) -> list[str]:
+        """Call commands for open alarms that they have not taken, and return a sentence for each failure."""
+        return [] if self._record is None or not hooks else notify(self._record, hooks)
+
     def _make_narrator(self) -> Narrator:
         baseline, observer = self.baseline, self.baseline.observer
         place = Place(
@@ -229,7 +234,7 @@ class SiteWatch:
             model=self.baseline.model,
             baseline=digest,
             rates={check.name: check.share / limit for check in self._reference.checks},
-            alarms_per_5000=AIM * 5000 / PATIENTS,
+            alarms_per_5000=STATED,
         )
         try:
             record.start(facts)
@@ -445,6 +450,8 @@ class SiteWatch:
         content = {**status, "alarms": alarms}
         write_atomic(self.folder / ALARMS, _json({"schema": 1, "alarms": alarms}))
         write_atomic(self.folder / STATUS, _json(content))
+        if self._record is not None:
+            write_metrics(self.folder, self._record, content)
         return content
 
     def _name_alarms(self, status: Mapping[str, Any], new: int) -> list[dict[str, Any]]:
@@ -468,6 +475,7 @@ def open_watch(
     data: Any = None,
     key: Path | None = None,
     record: bool = True,
+    say: Callable[[str], None] | None = None,
 ) -> SiteWatch:
     """Open the watch of a site, or start it.
 
@@ -479,6 +487,7 @@ def open_watch(
         data: The run's rows, where they came from memory.
         key: The site's private key, which signs the record; None: the site's folder or the simulation has it.
         record: Keep a signed record of readings and alarms.
+        say: Called with a sentence before work that takes long.
 
     Returns:
         The watch.
@@ -491,6 +500,8 @@ def open_watch(
     table = None if baseline is None else baseline.table
     query, reading = (None, None) if baseline is None else (baseline.query, baseline.reading)
     reference = read_baseline(run, name, table=table, query=query, reading=reading, data=data)
+    if say is not None and not reference.is_stored(place):
+        say(f"setting the alarm levels of {name} by resampling {reference.count} reference patients ...")
     signer = find_signer(place, site=name, run=run.folder, key=key) if record else None
     return SiteWatch(run, reference, place, signer)
 

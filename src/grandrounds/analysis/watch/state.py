@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.analysis.watch.record import STATE
 from grandrounds.analysis.watch.sums import Blocks
 from grandrounds.core.arrays import Array, decode, encode, read_file, write_atomic
 from grandrounds.core.errors import BadInput
 
-STATE = "state.safetensors"
 SHOWN_CODES = 5
 """Patients with the same unknown code from which on the code itself is kept."""
 TIMELINE = 200

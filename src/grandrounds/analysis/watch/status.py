@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,24 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.analysis.watch.alarm_states import OPEN
 from grandrounds.analysis.watch.alarms import GROUPS, Narrator, Window
 from grandrounds.analysis.watch.baseline import Baseline
+from grandrounds.analysis.watch.patients import WatchedColumn
+from grandrounds.analysis.watch.record import STATUS
 from grandrounds.analysis.watch.state import WatchState
 from grandrounds.core.arrays import Array, read_json
 from grandrounds.core.errors import BadInput
 from grandrounds.statistics.watch import ALARMS as AIM
-from grandrounds.statistics.watch import PATIENTS, Reference
+from grandrounds.statistics.watch import EXPLANATION, MISSING, PATIENTS, RANGE, SHIFT, UNSEEN, Check, Reference
+from grandrounds.statistics.watch.checks import UP
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
-STATUS, ALARMS = "watch.json", "alarms.json"
 CURRENT = 100
 """Newest patients whose figures are current."""
 TOP = 8
 """Checks whose evidence is in the timeline: those that came closest to an alarm."""
 QUIET, HELD = "quiet", "alarm"
 """States of a check: no alarm, or an alarm after which it waits for a person."""
+STATED = 1.0
+"""Stated bound of false alarms of all checks together, in 5,000 patients like the reference."""
 _LEAST = -30.0  # evidence that is shown for none at all
 
 
@@ -57,6 +61,7 @@ def build_status(
             "column": check.column,
             "direction": check.direction,
             "group": next(group for group, kinds in GROUPS.items() if check.kind in kinds),
+            "text": describe_check(check, narrator.column(check.column)),
             "rate": check.share / reference.limit,
             "reference": narrator.value(check, narrator.before),
             "current": narrator.value(check, now) if state.patients else None,
@@ -76,7 +81,7 @@ def build_status(
         "labelled": len(state.labelled),
         "waiting": len(state.waiting),
         "reference": {"rows": len(baseline.patients), "patients": baseline.count, "source": baseline.source},
-        "rate": {"alarms_per_5000": AIM * 5000 / PATIENTS, "threshold": reference.limit},
+        "rate": {"alarms_per_5000": STATED, "aim": AIM * 5000 / PATIENTS, "threshold": reference.limit},
         "watched": [*baseline.observer.watched, f"privacy: the watch stays in this folder{private}"],
         "checks": checks,
         "timeline": _timeline(reference, state, levels),
@@ -97,26 +102,26 @@ def _timeline(reference: Reference, state: WatchState, levels: Array) -> list[di
     ]
 
 
+def describe_check(check: Check, column: WatchedColumn | None) -> str:
+    """Describe a check in a few words."""
+    up, name = check.direction == UP, check.column
+    if check.kind == SHIFT and column is not None and column.is_category and check.level is not None:
+        return f"{name}: '{column.levels[check.level]}' {'more' if up else 'less'} often"
+    if check.kind == SHIFT:
+        return f"{name}: {'higher' if up else 'lower'}"
+    if check.kind == EXPLANATION:
+        return f"{name}: model relies {'more' if up else 'less'} on it"
+    level = "" if check.level is None or name else f" of class {check.level + 1}"
+    return {
+        MISSING: f"{name}: {'more' if up else 'fewer'} missing values",
+        UNSEEN: f"{name}: unknown codes or values",
+        RANGE: f"{name}: outside the range",
+    }.get(check.kind, f"{check.kind}{level}: {'higher' if up else 'lower'}")
+
+
 def format_moment(time: float) -> str:
     """Write seconds since 1970 as ISO time (UTC)."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat(timespec="seconds")
-
-
-def find_folders(place: Path) -> list[Path]:
-    """Find the folders of watches: the folder itself, or those of a run's sites.
-
-    Raises:
-        BadInput: There is none.
-    """
-    if (place / STATUS).is_file():
-        return [place]
-    found = sorted(path.parent for path in place.glob(f"at_sites/*/watch/{STATUS}"))
-    if not found:
-        raise BadInput(
-            f"{place} has no watch: `rounds watch RUN --site SITE --table new.csv` starts one in RUN/at_sites/SITE/watch",
-            code="no-watch",
-        )
-    return found
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -132,17 +137,12 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def summarize_groups(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Summarize the checks by group: number, those in alarm, and the one that is closest to an alarm."""
+    """Summarize the checks by group: number, open alarms, and the check that is closest to an alarm."""
     out = []
     for group, kinds in GROUPS.items():
         checks = [c for c in status["checks"] if c["kind"] in kinds]
         if checks:
-            raised = sorted({a["check"] for a in status["alarms"] if a["kind"] in kinds and a["state"] != "acknowledged"})
+            raised = sum(a["kind"] in kinds and a["state"] == OPEN for a in status["alarms"])
             closest = max(checks, key=lambda c: c["evidence"])
             out.append({"group": group, "checks": len(checks), "alarms": raised, "closest": closest})
     return out
-
-
-def to_text(values: Any) -> str:
-    """Write a status as JSON."""
-    return json.dumps(values, allow_nan=False)

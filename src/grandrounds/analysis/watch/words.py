@@ -151,12 +151,12 @@ def describe_outcome(kind: str, place: Place, before: OutcomeFigures, now: Outco
     return f"Net benefit at the threshold changed: {_interval(now.benefit)}, {show(before.benefit[0])} before."
 
 
-def describe_since(since: int, time: float, patients: int, *, labelled: bool) -> str:
-    """Describe the time of a change and the number of patients since then."""
+def describe_since(since: int, time: float, patients: int, alarm: int, *, labelled: bool) -> str:
+    """Describe the time of a change, and the number of patients from then to the alarm."""
     who = "labelled patient" if labelled else "patient"
     date = f" ({format_date(time)})" if math.isfinite(time) else ""
     count = f"{patients:,} {who}{'' if patients == 1 else 's'}"
-    return f"Since {who} {since:,}{date}, for {count} so far."
+    return f"Since {who} {since:,}{date}, for {count} until the alarm at {who} {alarm:,}."
 
 
 def describe_figures(before: OutcomeFigures, now: OutcomeFigures) -> tuple[str, str]:
