@@ -22,6 +22,7 @@ from grandrounds_studies import studies
 from grandrounds_studies.results import Results
 from grandrounds_studies.running import read
 from grandrounds_studies.study import Cell
+from tests.analysis.watch.records import alarmed_run
 from tests.command import rounds
 from tests.console.conftest import Served, known_users, serving
 from tests.console.test_audit import one_byte
@@ -61,6 +62,8 @@ PLACES = {
     "shapes, unfinished": Place("/shapes?run=stopped"),
     "risk card": Place("/card?run=card", ready="document.getElementById('shown').textContent !== ''"),
     "risk card, unfinished": Place("/card?run=stopped"),
+    "watch": Place("/watch?run=trust", figures=True),
+    "watch, none": Place("/watch?run=reasons"),
     "compare, to choose": Place("/compare"),
     "compare, chosen": Place("/compare?run=reasons&run=trust", figures=True),
     "compare, kept": Place("/compare?comparison=held", figures=True),
@@ -112,6 +115,7 @@ def made(root: Path) -> Path:
     results = Results(study, {CELL: read(study, run)}, seeds=1)
     (home / "study" / "results.json").write_text(json.dumps(results.to_dict()))
     _pictures(root)
+    alarmed_run(home / "trust", "a")
     for name in ("stopped", "bare", "damaged", "bent"):
         shutil.copytree(home / "trust", home / name)
     (home / "stopped" / "summary.json").unlink()

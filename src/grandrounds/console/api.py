@@ -27,6 +27,7 @@ from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import shapes as shapes_view
+from grandrounds.console.views import watch as watch_view
 from grandrounds.console.views.compare import Choice, ComparisonView
 from grandrounds.console.views.estimates import EstimatesView, TableView
 from grandrounds.console.views.published import StudyView, load_study
@@ -151,6 +152,18 @@ def figure(
     round: RoundNumber | None = None,
 ) -> dict[str, object]:
     return run_view.figure(get_state(request).run_index, run, figure, round=round)
+
+
+@router.get("/run/watch", summary="Watches of the model at sites whose folder is at hand: alarms, checks, state of the record")
+def watches(request: Request, who: Viewer, run: RunName) -> list[watch_view.WatchView]:
+    return watch_view.watches(get_state(request).run_index, run)
+
+
+@router.get("/run/watch/figure", summary="The evidence of a site's watch over patients as Plotly's data and layout")
+def watch_figure(
+    request: Request, who: Viewer, run: RunName, site: Annotated[str, Query(max_length=1024)]
+) -> dict[str, object]:
+    return watch_view.figure(get_state(request).run_index, run, site)
 
 
 @router.get("/run/round", summary="A round's decision: weights, signals, missing sites")

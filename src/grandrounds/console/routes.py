@@ -1,4 +1,4 @@
-"""HTML pages: runs, one run, comparisons, ledgers, privacy. Their values come from `views`."""
+"""HTML pages: runs, one run, its watches, comparisons, ledgers, privacy. Their values come from `views`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import shapes as shapes_view
+from grandrounds.console.views import watch as watch_view
 from grandrounds.console.views.published import load_study
 from grandrounds.console.views.runs import SHOWN, run_lines
 from grandrounds.privacy.in_words import rounded_up
@@ -54,6 +55,7 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
         estimates=None if head.withdrawn else estimates_view.estimates(run_index, run),
         tables=estimates_view.tables(run_index, run),
         fairness=estimates_view.groups(run_index, run),
+        is_watched=watch_view.has_watches(run_index, run),
     )  # fmt: skip
 
 
@@ -73,6 +75,13 @@ def shapes(
         request, "shapes.html", who=who, run=run_view.head(run_index, run), state=run_index.get(run).state, shapes=found,
         chosen=column if column in names else names[0] if names else "",
     )  # fmt: skip
+
+
+@router.get("/watch")
+def watch(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
+    run_index = get_state(request).run_index
+    head, watches = run_view.head(run_index, run), watch_view.watches(run_index, run)
+    return render_page(request, "watch.html", who=who, run=head, watches=watches)
 
 
 @router.get("/card")

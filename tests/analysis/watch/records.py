@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from grandrounds.analysis.watch.record import WatchRecord, WatchStart
-from grandrounds.analysis.watch.signer import Signer
+from grandrounds.analysis.watch.signer import Signer, find_signer
 from grandrounds.audit.entry import SIMULATED
+from grandrounds.audit.ledger import Ledger
 from grandrounds.protocol.identity import Identity
 
 SITE = Identity.simulated(7, "va")
@@ -83,3 +85,26 @@ def write_files(folder: Path, **changes) -> None:
     (folder / "baseline.safetensors").write_bytes(BASELINE)
     (folder / "state.safetensors").write_bytes(STATE)
     (folder / "alarms.json").write_text(json.dumps({"schema": 1, "alarms": [alarm(**changes)]}))
+
+
+def alarmed_run(run: Path, site: str, *, column: str = "age") -> Path:
+    """The watch of a site of a finished run: an alarm that is acknowledged, one whose check is silenced, and an open one."""
+    folder = run / "at_sites" / site / "watch"
+    folder.mkdir(parents=True)
+    (folder / "baseline.safetensors").write_bytes(BASELINE)
+    (folder / "state.safetensors").write_bytes(STATE)
+    with Ledger.open(run / "ledger.db") as ledger:
+        size, root, name = len(ledger), ledger.tree().root().hex(), next(ledger.entries())["run"]
+    raised = enumerate(zip(CHECKS, (118, 119, 120), strict=True), 1)
+    alarms = tuple(alarm(check, patient, id=f"A{n}", column=column) for n, (check, patient) in raised)
+    found = {**status(120, alarms=alarms), "run": name, "site": site}
+    with WatchRecord.open(folder, signer=find_signer(folder, site=site)) as record:
+        record.start(replace(FACTS, run=name, site=site, folder=run.name, entries=size, root=root))
+        record.add_reading(found, alarms, new=120, state=STATE)
+        record.acknowledge("A1", by="M. Curie", note="the new monitor")
+        record.act("unit corrected", by="IT", alarm="A1")
+        record.silence(CHECKS[1], by="M. Curie", patients=500)
+        record.add_notice("A3", hook="mail 12ab34cd", result="exit code 1")
+    (folder / "watch.json").write_text(json.dumps(found))
+    (folder / "alarms.json").write_text(json.dumps({"schema": 1, "alarms": list(alarms)}))
+    return folder
