@@ -16,25 +16,21 @@ outcome belong to one training row. Only this attack was measured: a setting und
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from bench.folds import make_fold
 
+from grandrounds.analysis.attacks.sums import FEWEST, SeenRound, judge_round, read_level
 from grandrounds.core.arrays import Array
 from grandrounds.models.column_trees import bin_values
 from grandrounds.models.columns import read_columns
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.boosting import fit_trees
-from grandrounds.statistics.boosting_answers import LEVEL, unpack_edges
+from grandrounds.statistics.boosting_answers import LEVEL
+from grandrounds.statistics.boosting_question import unpack_edges
 from grandrounds.statistics.boosting_terms import trees_terms
-from grandrounds.statistics.question import Question, Rows, Total
-
-FEWEST = 5
-"""Columns that are linked for a patient to count as exposed."""
+from grandrounds.statistics.question import Rows, Total
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default (32 bins, leaves of 20)": {},
@@ -43,31 +39,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "depth 1 (readable)": {"preset": "readable"},
     "8 levels, stochastic": {"rounding": "stochastic"},
 }
-
-
-@dataclass
-class SeenRound:
-    """Cells of one row that the server saw in one round: (column, bin) by (gradient, curvature); and counts of cells."""
-
-    cells: dict[tuple[int, ...], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
-    filled: int = 0
-    single: int = 0
-
-    def add(self, columns: Array, sums: Array) -> None:
-        """Record the histogram of one node, (columns, bins, 3): gradients, curvatures and rows."""
-        rows = sums[..., 2]
-        self.filled += int((rows > 0).sum())
-        self.single += int((rows == 1).sum())
-        for place, bin in zip(*np.nonzero(rows == 1), strict=True):
-            self.cells[tuple(sums[place, bin, :2].tolist())].add((int(columns[place]), int(bin)))
-
-    def links(self) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
-        """Yield gradient and bins by column of what looks like one patient; columns that contradict themselves are left out."""
-        for gradient, cells in self.cells.items():
-            bins: dict[int, set[int]] = defaultdict(set)
-            for column, bin in cells:
-                bins[column].add(bin)
-            yield gradient, {column: min(found) for column, found in bins.items() if len(found) == 1}
 
 
 def watch_fit(options: dict[str, Any], columns: Any, rows: Rows) -> tuple[list[SeenRound], Array]:
@@ -90,53 +61,6 @@ def watch_fit(options: dict[str, Any], columns: Any, rows: Rows) -> tuple[list[S
             question = fit.send(Total(total, ("all",)))
     except StopIteration:
         return list(seen.values()), bins
-
-
-def read_level(
-    question: Question, total: dict[str, Array], seen: SeenRound, known: dict[tuple[int, int], Array]
-) -> None:
-    """Read the histograms of one level: of the asked nodes, and of their siblings by subtraction. All trees share one root."""
-    v: Any = question.values
-    widths, first = np.asarray(v["edge_counts"], int) + 2, 0
-    curved = total.get("h", np.zeros_like(total["g"]))
-    for tree, node in zip(
-        np.asarray(v["asked_tree"], int).tolist(), np.asarray(v["asked_node"], int).tolist(), strict=True
-    ):
-        columns = np.asarray(v["tree_columns"], int)[tree]
-        sums = np.zeros((len(widths), int(widths.max()), 3))
-        for column in columns.tolist():
-            part = slice(first, first + int(widths[column]))
-            sums[column, : widths[column]] = np.column_stack([total["g"][part], curved[part], total["rows"][part]])
-            first += int(widths[column])
-        nodes = {node: sums}
-        if node:
-            parent = (node - 1) // 2
-            rest = np.zeros_like(sums)
-            rest[columns] = known[tree if parent else 0, parent][columns] - sums[columns]
-            nodes[node + 1 if node % 2 else node - 1] = rest
-        for number, histogram in nodes.items():
-            known[tree, number] = histogram
-            seen.add(columns, histogram[columns])
-
-
-def judge_round(seen: SeenRound, bins: Array, y: Array) -> tuple[int, float, float]:
-    """Return the patients with at least `FEWEST` columns linked, their mean number of columns, and the share of right links."""
-    exposed: dict[int, int] = {}
-    links = right = 0
-    for gradient, linked in seen.links():
-        if len(linked) < FEWEST:
-            continue
-        links += 1
-        places, found = np.array(list(linked)), np.array(list(linked.values()))
-        matches = np.flatnonzero((bins[:, places] == found).all(axis=1) & ((y == 1) == (gradient[0] < 0)))
-        if len(matches) == 1:
-            right += 1
-            exposed[int(matches[0])] = max(exposed.get(int(matches[0]), 0), len(linked))
-    return (
-        len(exposed),
-        float(np.mean(list(exposed.values()))) if exposed else 0.0,
-        right / links if links else float("nan"),
-    )
 
 
 def main() -> None:

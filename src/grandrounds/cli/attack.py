@@ -1,4 +1,4 @@
-"""`rounds attack`: membership inference attacks on a finished run."""
+"""`rounds attack`: membership inference, attribute inference and reconstruction attacks on a finished run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grandrounds.analysis.attacks.attribute import AttributeInference
+    from grandrounds.analysis.attacks.evidence import Evidence
+    from grandrounds.analysis.attacks.reconstruction import Reconstruction
     from grandrounds.analysis.membership.attack import Membership
     from grandrounds.runs.run import Run
 
 
 _SITES = 12
+_COLUMNS = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -31,13 +37,23 @@ def attack(
         typer.Option(min=0, help="Shadow models to train on random halves of the rows, for LiRA (16 is usual)."),
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Shadow runs in parallel.")] = max(1, (os.cpu_count() or 1)),
+    only: Annotated[
+        str, typer.Option(help="Attacks to make: membership, attribute, reconstruction; several with commas. Default: all.")
+    ] = "",
+    sensitive: Annotated[
+        str, typer.Option(help="Columns that attribute inference guesses: sex,age. Default: all columns of the model.")
+    ] = "",
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attacks.json and nothing else.")] = False,
 ) -> None:
-    """Attack a finished run by membership inference: does its model reveal which patients were trained on?
+    """Attack a finished run: membership inference, attribute inference, and reconstruction of what it disclosed.
 
-    The loss-threshold attack compares the model's loss on training rows and on test rows. With --shadows, LiRA compares
-    it with shadow models that were trained with or without a row. Run it where the data are. It writes RUN/attacks.json
+    Membership: does the model reveal which patients were trained on? The loss-threshold attack compares the model's loss on
+    training rows and on test rows. With --shadows, LiRA compares it with shadow models that were trained with or without a row.
+    Attribute: does the model reveal a hidden column of training patients better than of others? Reconstruction: for each
+    statistic that left the sites, what of a patient can be read from it; those without an attack are listed by name.
+
+    Run it where the data are; of a run at hospitals, attacks that need no rows are made. It writes RUN/attacks.json
     and updates the report. If it is interrupted, run the same command again: finished shadow runs are not repeated.
     Without --shadows, LiRA results of an earlier attack are kept. Of a run that `rounds withdraw` made, the rows of the site
     that withdrew are attacked as well, if the earlier run lies beside it.
@@ -49,14 +65,15 @@ def attack(
     from grandrounds.runs.run import Run
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=True)  # an attack uses the model on nobody
-    membership = _run_attack(finished_run, shadows, jobs, quiet=as_json).merge_earlier(finished_run)
-    values = membership.to_dict()
+    chosen, columns = (tuple(word.strip() for word in text.split(",") if word.strip()) for text in (only, sensitive))
+    evidence = _run_attacks(finished_run, shadows, jobs, chosen, columns, quiet=as_json)
+    values = evidence.to_dict()
     path = write_attacks(finished_run.folder, values)
     report_run(finished_run.folder)
     if as_json:
         echo(json.dumps(values))
         return
-    _show(membership)
+    _show(evidence)
     for sentence in _attack_withdrawn(finished_run):
         echo(sentence)
     echo(f"saved: {path}")
@@ -79,26 +96,45 @@ def _attack_withdrawn(run: Run) -> list[str]:
         return [f"the rows of {withdrawal['site']} were not attacked: {e}"]
 
 
-def _run_attack(run: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
-    from grandrounds.analysis.membership.attack import attack_run
+def _run_attacks(
+    run: Run, shadows: int, jobs: int, only: tuple[str, ...], sensitive: tuple[str, ...], *, quiet: bool
+) -> Evidence:
+    """Make the attacks, with a bar that names the part that runs."""
+    from grandrounds.analysis.attacks.evidence import collect_evidence
     from grandrounds.cli.screen import runs_bar
 
-    if not shadows:
-        return attack_run(run)
     with runs_bar(quiet=quiet) as bar:
-        task = bar.add_task("", total=shadows)
-        return attack_run(
-            run, shadows=shadows, jobs=jobs, ended=lambda name: bar.update(task, advance=1, description=name)
+        task = bar.add_task("", total=shadows or None, visible=bool(shadows))
+        return collect_evidence(
+            run,
+            only=only,
+            shadows=shadows,
+            jobs=jobs,
+            sensitive=sensitive,
+            ended=lambda name: bar.update(task, advance=1, description=name),
+            progress=lambda attack, part: bar.update(task, description=f"{attack} {part}"[:60].strip()),
         )
 
 
-def _show(membership: Membership) -> None:
-    from rich.table import Table
-
+def _show(evidence: Evidence) -> None:
     from grandrounds.cli.terminal import Terminal
 
     console = Terminal()
     console = Terminal(width=max(console.width, 96))
+    if evidence.membership is not None:
+        _show_membership(evidence.membership, console)
+    if evidence.attribute is not None:
+        _show_attributes(evidence.attribute, console)
+    if evidence.reconstruction is not None:
+        _show_reconstruction(evidence.reconstruction, console)
+    console.print("not tried:", highlight=False)
+    for sentence in evidence.not_tried():
+        console.print(f"  {sentence}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_membership(membership: Membership, console: Console) -> None:
+    from rich.table import Table
+
     table = Table(title="membership inference", title_justify="left")
     for column in ("attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"):
         table.add_column(column, justify="left" if column == "attack" else "right")
@@ -115,7 +151,44 @@ def _show(membership: Membership) -> None:
         )
     for sentence in membership.sentences():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if not membership.shadows:
-        console.print("LiRA, the stronger attack, trains shadow models: --shadows 16", style="dim", highlight=False)
     for note in membership.notes:
         console.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_attributes(attribute: AttributeInference, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(title="attribute inference: share of right guesses", title_justify="left")
+    for column in ("column", "members", "non-members", "advantage", "95% CI", "over all columns"):
+        table.add_column(column, justify="left" if column == "column" else "right")
+    for a in attribute.columns[:_COLUMNS]:
+        each, together = (f"{low:+.3f} to {high:+.3f}" for low, high in ((a.low, a.high), (a.low_all, a.high_all)))
+        accuracy = f"{a.accuracy_members:.3f}", f"{a.accuracy_nonmembers:.3f}"
+        table.add_row(a.column, *accuracy, f"{a.advantage:+.3f}", each, together)
+    if attribute.columns:
+        console.print(table, markup=False)
+    if len(attribute.columns) > _COLUMNS:
+        console.print(
+            f"and {len(attribute.columns) - _COLUMNS} more columns: attacks.json", style="dim", highlight=False
+        )
+    for sentence in attribute.sentences():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    for note in attribute.notes:
+        console.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_reconstruction(reconstruction: Reconstruction, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(title="reconstruction, by disclosed statistic", title_justify="left")
+    for column in ("statistic", "attack", "exposed", "share", "95% CI"):
+        table.add_column(column, justify="left" if column in ("statistic", "attack") else "right")
+    for s in reconstruction.statistics:
+        counts = ("-", "-", "-")
+        if s.share is not None and s.low is not None and s.high is not None:
+            counts = (f"{s.exposed:,} of {s.total:,}", f"{s.share:.1%}", f"{s.low:.1%} to {s.high:.1%}")
+        table.add_row(s.kind, s.attack or "not attacked", *counts)
+    console.print(table, markup=False)
+    for sentence in reconstruction.sentences():
+        if not sentence.startswith("Not attacked: "):
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)

@@ -59,7 +59,7 @@ from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section, outcome_tiles
 from grandrounds.report.sections.personal import deployed_section, differences_section
-from grandrounds.report.sections.privacy import membership_section, privacy_section
+from grandrounds.report.sections.privacy import attack_sections, privacy_section
 from grandrounds.report.sections.risk_card import risk_card_section
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.sections.trust import trust_section
@@ -124,7 +124,7 @@ def report_page(
         *_task_table(summary),
         *_separate_models(summary),
         *privacy_section(summary, rounds, charts),
-        *membership_section(attacks),
+        *attack_sections(attacks),
         "<h2>Participation and cost</h2>",
         _missing_sites(rounds),
         charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",

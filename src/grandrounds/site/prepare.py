@@ -44,7 +44,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     parts = {}
     x = encoding.encode(stack.data, dtype)
     y = encoding.labels(stack.data)
-    target, time = _targets(encoding, stack.data, y, dtype)
+    target, time = encode_targets(encoding, stack.data, y, dtype)
     g = np.zeros(len(y), np.int64) if stack.groups is None else encoding.group_numbers(stack.groups.tolist())
     numbers = number_groups(encoding.subgroups, stack.data) if encoding.subgroups else None
     for name in PARTS:
@@ -75,7 +75,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     return replace(stack, parts=parts, penalty=closed, event=event, outcome=outcome), answer
 
 
-def _targets(encoding: Any, data: Any, y: Array, dtype: np.typing.DTypeLike) -> tuple[Array, Array | None]:
+def encode_targets(encoding: Any, data: Any, y: Array, dtype: np.typing.DTypeLike) -> tuple[Array, Array | None]:
     """Compute the targets (N, ...) of training, and the follow-up times (N,) of survival data."""
     outcome = getattr(encoding, "outcome", None)
     if outcome is None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_are
 from grandrounds.privacy.in_words import plain
 
 if TYPE_CHECKING:
+    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.runs.run import Run
 
 SCHEMA = 1
@@ -48,6 +49,39 @@ _FILE_SHAPE = {
     "sites": {"*": _ATTACK_SHAPE},
 }
 _FILE_SHAPE |= {"bound": (None, _BOUND_SHAPE), "sentences": [str], "notes": [str]}
+_COLUMN_SHAPE = {
+    **{"column": str, "kind": str, "values": int, "members": int, "nonmembers": int, "accuracy_members": float},
+    **{"accuracy_nonmembers": float, "advantage": float, "low": float, "high": float, "low_all": float, "high_all": float},
+    **{"marginal": float, "imputation": float},
+}
+_STATISTIC_SHAPE = {
+    **{"kind": str, "statistic": str, "attacked": bool, "attack": str, "finding": str, "exposed": (None, int)},
+    **{"total": (None, int), "share": NUMBER, "low": NUMBER, "high": NUMBER},
+}
+_UPDATE_SHAPE = {"rows": int, "error": float, "rebuilt": float, "low": float, "high": float, "tested": int, "own": bool}
+_PROTOTYPES_SHAPE = {
+    "attack": (None, _ATTACK_SHAPE),
+    "classes": {"*": {"probability": float, "values": {"*": str}}},
+    "sentences": [str],
+}
+_FILE_SHAPE |= {
+    "tried?": [str],
+    "not_tried?": [str],
+    "attribute?": (
+        None,
+        {
+            **{"confidence": float, "worst": (None, str), "leaking": [str], "columns": [_COLUMN_SHAPE]},
+            **{"sentences": [str], "notes": [str]},
+        },
+    ),
+    "reconstruction?": (
+        None,
+        {
+            **{"statistics": [_STATISTIC_SHAPE], "updates": [_UPDATE_SHAPE], "protection": str},
+            **{"prototypes": (None, _PROTOTYPES_SHAPE), "sentences": [str], "notes": [str]},
+        },
+    ),
+}
 _SURE = 1.7
 """Half widths of a 95% interval that make 3.3 deviations, since the best of three attacks is tested."""
 
@@ -75,7 +109,7 @@ class BoundEntry(TypedDict):
 
 
 class AttacksFile(TypedDict):
-    """The content of attacks.json."""
+    """The content of attacks.json. Files of version 0.1 lack the keys from `tried` on, which `analysis/attacks/` adds."""
 
     schema: int
     model: str
@@ -87,6 +121,10 @@ class AttacksFile(TypedDict):
     bound: BoundEntry | None
     sentences: list[str]
     notes: list[str]
+    tried: NotRequired[list[str]]
+    not_tried: NotRequired[list[str]]
+    attribute: NotRequired[dict[str, Any] | None]
+    reconstruction: NotRequired[dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
@@ -178,6 +216,19 @@ class Membership:
         notes = tuple(dict.fromkeys((*self.notes, *notes, note)))
         return replace(self, attacks=tuple(every.values()), shadows=shadows, notes=notes)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], promise: Promise | None) -> Membership:
+        """Read the membership attacks of attacks.json; the bound is that of the run."""
+        return cls(
+            attacks=tuple(Attack.from_dict(a) for a in values["attacks"]),
+            sites={name: Attack.from_dict(a) for name, a in values["sites"].items()},
+            separate=bool(values["separate"]),
+            shadows=int(values["shadows"]),
+            model=str(values["model"]),
+            promise=promise,
+            notes=tuple(values["notes"]),
+        )
+
     def to_dict(self) -> dict[str, object]:
         """Return the content of attacks.json."""
         p = self.promise
@@ -198,7 +249,13 @@ class Membership:
 
 
 def attack_run(
-    run: Run, *, shadows: int = 0, jobs: int = 1, data: Any = None, ended: Ended = lambda name: None
+    run: Run,
+    *,
+    shadows: int = 0,
+    jobs: int = 1,
+    data: Any = None,
+    ended: Ended = lambda name: None,
+    run_rows: RunRows | None = None,
 ) -> Membership:
     """Attack the models in use of a finished run.
 
@@ -211,12 +268,13 @@ def attack_run(
         jobs: How many of them run at a time.
         data: The run's own rows, where they came from memory.
         ended: Called with the name of each shadow run that ended.
+        run_rows: The run's rows, if they were read already.
 
     Raises:
         BadInput: The run is not finished, or has no rows to attack.
         RunFailed: Too few shadow runs ended.
     """
-    from grandrounds.analysis.case.rows import RunRows
+    from grandrounds.analysis.case.rows import RunRows as _RunRows
 
     if not run.finished:
         raise BadInput(
@@ -228,12 +286,12 @@ def attack_run(
             f"{run.folder} predicts no class ({run.summary.task}): membership attacks compare probabilities of classes",
             code="not-classification",
         )
-    if run.plan["data"]["table"] == DATA_FRAME and data is None:
+    if run.plan["data"]["table"] == DATA_FRAME and data is None and run_rows is None:
         raise BadInput(
             f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)",
             code="rows-not-available",
         )
-    run_rows = RunRows.read(run, data)
+    run_rows = run_rows or _RunRows.read(run, data)
     target = find_target(run, run_rows)
     attacks = [judged(THRESHOLD, target.confidence, target.member)]
     notes = list(target.notes)
@@ -269,8 +327,10 @@ def _attack_sites(target: Target) -> dict[str, Attack]:
 
 
 def model_hash(run: Run) -> str:
-    """Hash all model files of a run: an attack's findings hold for these and no others."""
+    """Hash all model files of a run: an attack's findings hold for these and no others. Without a model it is the summary."""
     digest = hashlib.sha256()
+    if "statistic" in run.summary:  # a table or a curve, without a model
+        return hashlib.sha256(read_file(run.folder / "summary.json")).hexdigest()
     for name in ("model.safetensors", *sorted(set(run.summary["models"].values()))):
         digest.update(hashlib.sha256(read_file(run.model_file(name))).digest())
     return digest.hexdigest()

@@ -49,7 +49,28 @@ class Target:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class AttackedRows:
+    """Rows (n,) of a run's data, the site of each, and which were trained on."""
+
+    rows: Array
+    site: Array  # (n,) object of str
+    member: Array  # (n,) bool
+    notes: tuple[str, ...]
+
+
 def find_target(run: Run, run_rows: RunRows) -> Target:
+    """Collect the rows to attack, with the model's confidence in each.
+
+    Raises:
+        BadInput: No site has both training rows and others.
+    """
+    chosen = select_rows(run, run_rows)
+    values = confidences(run, run_rows.consortium, chosen.rows, chosen.site)
+    return Target(chosen.rows, chosen.site, chosen.member, values, chosen.notes)
+
+
+def select_rows(run: Run, run_rows: RunRows) -> AttackedRows:
     """Collect training rows and, of the same sites, rows that were not trained on: test rows, or else validation rows.
 
     Raises:
@@ -78,14 +99,7 @@ def find_target(run: Run, run_rows: RunRows) -> Target:
             "compares the two: run it with split.test above 0",
             code="no-nonmembers",
         )
-    row_numbers, row_sites = np.concatenate(rows), np.concatenate(sites)
-    return Target(
-        row_numbers,
-        row_sites,
-        np.concatenate(member),
-        confidences(run, run_rows.consortium, row_numbers, row_sites),
-        notes,
-    )
+    return AttackedRows(np.concatenate(rows), np.concatenate(sites), np.concatenate(member), notes)
 
 
 def participating_sites(run: Run) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import RunSummary
@@ -13,42 +15,96 @@ from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 
+ROWS, SUMMARY, ROW_COUNTS, MODEL, SCORES = "rows", "summary", "row counts", "model", "scores"
+SUMS, SUMS_BY_DAY, HISTOGRAMS, SITE_MODELS = "sums", "sums by day", "histograms", "models of sites"
+ATTRIBUTIONS, HEAT_MAPS, CALIBRATION, ACCURACY = "attributions", "heat maps", "calibration", "accuracy"
+SIGNALS, REFERENCE_ROWS, PERSONAL = "signals", "reference rows", "personal parts"
+"""Kinds of disclosed data. Attacks on a run are listed by kind, so a new kind needs a line in `analysis/attacks/`."""
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """Data that left the sites, in a sentence."""
+
+    kind: str
+    text: str
+
 
 def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
     """List the data that left the sites of a run without a mechanism; `docs/threat-model.md` goes through the same messages."""
+    return [disclosure.text for disclosure in find_disclosures(plan, summary)]
+
+
+def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
+    """List the data that left the sites of a run without a mechanism, with the kind of each.
+
+    Args:
+        plan: The plan of a finished run.
+        summary: Its summary.
+    """
     if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
-        return ["all training rows: this method pools them, as a reference that is not meant for hospitals"]
+        pooled = "all training rows: this method pools them, as a reference that is not meant for hospitals"
+        return [Disclosure(ROWS, pooled)]
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
-    lines = [] if plan.data.encoding == "public" else [_summary(images=images)]
-    lines.append("its numbers of training, validation and test rows")
+    found = [] if plan.data.encoding == "public" else [Disclosure(SUMMARY, _summary(images=images))]
+    found.append(Disclosure(ROW_COUNTS, "its numbers of training, validation and test rows"))
     has_scores = method_class(plan.method.name).has_model
-    lines += [*_training(plan, secure=secure), *_signals(plan), *(_tallies(plan, secure=secure) if has_scores else [])]
+    found += [Disclosure(MODEL, line) for line in _training(plan, secure=secure)]
+    found += [Disclosure(SIGNALS, line) for line in _signals(plan)]
+    found += [Disclosure(SCORES, line) for line in (_tallies(plan, secure=secure) if has_scores else ())]
     if is_exact(plan.method.name):
-        return [*lines, *_exact(plan, summary)]
+        return [*found, *_exact(plan, summary), *_personal(summary)]
     if secure and "training" in summary["explanation"]:  # without secure aggregation it follows from the model
-        lines.append(
-            "feature attributions of its local model on received reference rows, as a share for each column or tile"
+        found.append(
+            Disclosure(
+                ATTRIBUTIONS,
+                "feature attributions of its local model on received reference rows, as a share for each column or tile",
+            )
         )
     if "deployed" in summary["explanation"]:
-        lines.append("feature attributions of the final model on its own patients, as a share for each column or tile")
+        found.append(
+            Disclosure(
+                ATTRIBUTIONS,
+                "feature attributions of the final model on its own patients, as a share for each column or tile",
+            )
+        )
     if maps_asked(plan):
-        lines.append(
-            "numbers of heat maps of its own and of the common model on its own images (concentration, faithfulness)"
+        found.append(
+            Disclosure(
+                HEAT_MAPS,
+                "numbers of heat maps of its own and of the common model on its own images (concentration, faithfulness)",
+            )
         )
     if plan.evaluation.calibrate != "none":
-        lines.append(
-            "sums over its validation rows, for calibration" + (" (with secure aggregation)" if secure else "")
-        )
+        how = " (with secure aggregation)" if secure else ""
+        found.append(Disclosure(CALIBRATION, f"sums over its validation rows, for calibration{how}"))
     if summary.get("local"):
-        lines.append("the accuracy of its local model on its training and test rows, by round")
+        found.append(Disclosure(ACCURACY, "the accuracy of its local model on its training and test rows, by round"))
     if summary["privacy"].get("crossed_rounds"):
-        lines.append(
-            "to every other site: its unprotected model, and the accuracy of each other site's model on its rows"
+        found.append(
+            Disclosure(
+                SITE_MODELS,
+                "to every other site: its unprotected model, and the accuracy of each other site's model on its rows",
+            )
         )
     if summary["models"]:
-        lines.append("a model of its own, which is in the run folder")
+        found.append(Disclosure(SITE_MODELS, "a model of its own, which is in the run folder"))
+    found += _personal(summary)
     lent = summary["privacy"].get("lent", {})
-    return [*lines, *(f"and to every site went {n} rows of reference set '{name}'" for name, n in lent.items())]
+    return [
+        *found,
+        *(Disclosure(REFERENCE_ROWS, f"and to every site went {n} rows of reference set '{name}'") for name, n in lent.items()),
+    ]
+
+
+def _personal(summary: RunSummary) -> list[Disclosure]:
+    """List what personal parts, their guard and the test of differences sent."""
+    if not summary.personal:
+        return []
+    sent = "for personal models: the name of its choice, yes or no to harm, and sums and figures of its deployed model"
+    if summary.personal.get("differences"):
+        sent += "; by column its difference from the common model, with interval and p-value"
+    return [Disclosure(PERSONAL, sent)]
 
 
 def _summary(*, images: bool) -> str:
@@ -74,23 +130,29 @@ def _training(plan: Plan, *, secure: bool) -> list[str]:
     ]
 
 
-def _exact(plan: Plan, summary: RunSummary) -> list[str]:
+def _exact(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     """List the sums of an exact method."""
     numbers = summary["privacy"].get("numbers", {})
     how = "into sums of all sites" if plan.privacy.secure else "as they are"
-    lines = [
-        f"{numbers.get('numbers_sent', 0):,.0f} sums over its training rows in {numbers.get('count', 0):.0f} exchanges, {how}; "
-        f"all sites hold {numbers.get('numbers_held', 0):,.0f} values"
+    found = [
+        Disclosure(
+            SUMS,
+            f"{numbers.get('numbers_sent', 0):,.0f} sums over its training rows in {numbers.get('count', 0):.0f} exchanges, "
+            f"{how}; all sites hold {numbers.get('numbers_held', 0):,.0f} values",
+        )
     ]
     if plan.method.exact.baseline == "days" and plan.method.name in ("cox", "survival"):
-        lines.append("sums by the day of an event, from which rows of single patients can be read")
+        found.append(Disclosure(SUMS_BY_DAY, "sums by the day of an event, from which rows of single patients can be read"))
     cells = summary["privacy"].get("cells", {})
     if cells:
-        lines.append(
-            f"among them, histograms of gradients: {cells['share_single']:.1%} of the filled cells hold one patient of all "
-            "sites, whose gradient tells the outcome"
+        found.append(
+            Disclosure(
+                HISTOGRAMS,
+                f"among them, histograms of gradients: {cells['share_single']:.1%} of the filled cells hold one patient of all "
+                "sites, whose gradient tells the outcome",
+            )
         )
-    return lines
+    return found
 
 
 def _signals(plan: Plan) -> list[str]:

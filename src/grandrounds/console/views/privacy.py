@@ -86,8 +86,53 @@ class Bound(BaseModel):
     broken: bool
 
 
+class ColumnGuess(BaseModel):
+    """Attribute inference on one column."""
+
+    column: str
+    accuracy_members: float
+    accuracy_nonmembers: float
+    advantage: float
+    low: float
+    high: float
+    low_all: float
+    high_all: float
+    imputation: float
+
+
+class AttributeResults(BaseModel):
+    """Attribute inference, the worst column first."""
+
+    columns: list[ColumnGuess]
+    leaking: list[str]
+    sentences: list[str]
+    notes: list[str]
+
+
+class StatisticResult(BaseModel):
+    """A disclosed statistic with its attack. `attacked`: False where none was made."""
+
+    kind: str
+    statistic: str
+    attacked: bool
+    attack: str
+    finding: str
+    exposed: int | None
+    total: int | None
+    share: float | None
+    low: float | None
+    high: float | None
+
+
+class ReconstructionResults(BaseModel):
+    """Reconstruction attacks by disclosed statistic."""
+
+    statistics: list[StatisticResult]
+    notes: list[str]
+
+
 class AttackResults(BaseModel):
-    """Results of `rounds attack`."""
+    """Results of `rounds attack`. Files of version 0.1 have membership attacks alone."""
 
     attacks: list[Attack]
     sites: dict[str, Attack]
@@ -95,6 +140,9 @@ class AttackResults(BaseModel):
     bound: Bound | None
     sentences: list[str]
     notes: list[str]
+    not_tried: list[str] = []
+    attribute: AttributeResults | None = None
+    reconstruction: ReconstructionResults | None = None
 
 
 class Promise(BaseModel):
@@ -188,7 +236,7 @@ def _compute_account(run_index: RunIndex, entry: RunEntry) -> tuple[Promise, Acc
     holds = account.promised
     events = [Event.from_dict(e) for e in statement.get("events", ())]
     sites = spend_by_site(statement, run.rounds, account.summary["rows"]) if holds else []
-    figures = [SPENDING] * bool(events and holds) + [SITES] * bool(sites) + [ATTACKED] * (attacked is not None)
+    figures = [SPENDING] * bool(events and holds) + [SITES] * bool(sites) + [ATTACKED] * bool(attacked and attacked.attacks)
     shown = Promise(
         run=entry.name,
         promised=holds,

@@ -81,6 +81,23 @@ class Gradient:
         )
 
 
+def loss_slopes(model: Any, models: Array, x: Array, target: Array) -> Array:
+    """Compute the gradient of each row's loss with respect to the row.
+
+    Args:
+        model: A dense net or a torch model.
+        models: Parameters, (K, P).
+        x: Rows, (n, ...).
+        target: Targets, (n, C).
+
+    Returns:
+        (K, n, ...).
+    """
+    if isinstance(model, Dense):
+        return model.input_gradient(models, x, target)
+    return _autograd_loss_slopes(model, models, x, target)
+
+
 def _autograd_loss_slopes(model: Any, models: Array, x: Array, target: Array) -> Array:
     """Gradient of each row's cross-entropy with respect to the row by a torch model, (K, n, d)."""
     import torch

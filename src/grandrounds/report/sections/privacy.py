@@ -1,4 +1,4 @@
-"""Report sections on privacy: the guarantee, the budget spent, and membership attacks on the model."""
+"""Report sections on privacy: the guarantee, the budget spent, and attacks on the run."""
 
 from __future__ import annotations
 
@@ -94,10 +94,26 @@ def _epsilon_alone(released: Sequence[Sequence[Event]], release_name: str, delta
 _SITES = 12
 
 
-def membership_section(attacks: Mapping[str, Any] | None) -> list[str]:
-    """Write the section on membership attacks (`rounds attack`); empty where there were none. attacks.json has every site."""
+def attack_sections(attacks: Mapping[str, Any] | None) -> list[str]:
+    """Write the sections on attacks (`rounds attack`): what was tried, what it found, and what was not tried.
+
+    Args:
+        attacks: attacks.json; None where there is none. Files of version 0.1 have membership attacks alone.
+
+    Returns:
+        HTML elements; empty without attacks.
+    """
     if attacks is None:
         return []
+    out = membership_section(attacks) if attacks["attacks"] else []
+    out += _attribute_section(attacks.get("attribute"))
+    out += _reconstruction_section(attacks.get("reconstruction"))
+    missing = "".join(f"<li>{escape(line)}</li>" for line in attacks.get("not_tried", ()))
+    return [*out, f"<h2>Attacks that were not tried</h2><ul>{missing}</ul>"] if missing else out
+
+
+def membership_section(attacks: Mapping[str, Any]) -> list[str]:
+    """Write the section on membership attacks; attacks.json has every site."""
     head = ["attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"]
     rows = [_attack_row(escape(a["attack"]), a) for a in attacks["attacks"]]
     bound = attacks["bound"]
@@ -113,6 +129,50 @@ def membership_section(attacks: Mapping[str, Any] | None) -> list[str]:
         sites = sorted(attacks["sites"].items(), key=lambda item: (-(item[1]["auc"] or 0), item[0]))[:_SITES]
         head[0] = "site, most exposed first"
         out += ["<h3>Each site's own model</h3>", table(head, [_attack_row(escape(site), a) for site, a in sites])]
+    return out
+
+
+_COLUMNS = 12
+
+
+def _attribute_section(attribute: Mapping[str, Any] | None) -> list[str]:
+    """Write the section on attribute inference; attacks.json has every column."""
+    if attribute is None:
+        return []
+    head = ["column", "right, members", "right, non-members", "advantage", "95% CI", "CI over all columns", "without the model"]
+    rows = []
+    for a in attribute["columns"][:_COLUMNS]:
+        intervals = [f"{a[low]:+.3f} to {a[high]:+.3f}" for low, high in (("low", "high"), ("low_all", "high_all"))]
+        cells = [number(a["accuracy_members"], 3), number(a["accuracy_nonmembers"], 3), f"{a['advantage']:+.3f}", *intervals]
+        rows.append([td(escape(a["column"])), *map(td, [*cells, number(a["imputation"], 3)])])
+    words = [f"<p>{escape(s)}</p>" for s in attribute["sentences"]]
+    words += [f"<p class='quiet'>{escape(note)}</p>" for note in attribute["notes"]]
+    return ["<h2>Attribute inference</h2>", *words, *([table(head, rows)] if rows else [])]
+
+
+def _reconstruction_section(reconstruction: Mapping[str, Any] | None) -> list[str]:
+    """Write the section on reconstruction: a line for each disclosed statistic, and updates by number of rows."""
+    if reconstruction is None:
+        return []
+    rows = []
+    for s in reconstruction["statistics"]:
+        share = "" if s["share"] is None else f"{s['exposed']:,} of {s['total']:,} ({s['low']:.1%} to {s['high']:.1%})"
+        attack = escape(s["attack"]) if s["attacked"] else "<b>not attacked</b>"
+        rows.append([td(escape(s["statistic"])), td(attack), td(share), td(escape(s["finding"]))])
+    tried = sum(s["attacked"] for s in reconstruction["statistics"])
+    out = [
+        "<h2>Reconstruction of disclosed statistics</h2>",
+        f"<p>{tried} of {len(rows)} statistics were attacked. Exposed are patients, or cells, of which something was read.</p>",
+        table(["statistic", "attack", "exposed (95% CI)", "finding"], rows),
+    ]
+    if reconstruction["updates"]:
+        head = ["training rows of a site", "rows rebuilt", "95% CI", "median error (1: guessing the mean)"]
+        lines = []
+        for u in reconstruction["updates"]:
+            size = f"{u['rows']} (smallest site)" if u["own"] else str(u["rows"])
+            lines.append([size, f"{u['rebuilt']:.1%}", f"{u['low']:.1%} to {u['high']:.1%}", f"{u['error']:.2g}"])
+        seen = f"<p>The server sees {escape(reconstruction['protection'])}.</p>"
+        out += ["<h3>Rows rebuilt from one update</h3>", seen, table(head, [[td(cell) for cell in line] for line in lines])]
     return out
 
 
