@@ -18,7 +18,7 @@ from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.runtime import run as site_run
 from grandrounds.keeper.runtime.run import build_stack
-from grandrounds.keeper.watch_rows import read_validation_rows
+from grandrounds.keeper.watch_rows import read_site_rows
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.folder import RunFolder
@@ -97,7 +97,7 @@ def own(rows: Table) -> Table:
 
 def test_validation_rows_are_those_that_the_keeper_had(consortium, done):
     """The rows that the keeper split off while the run was made, with their label; and no training row."""
-    rows = read_validation_rows(done, SiteFolder(consortium.site("b")), str(consortium.files["b"]))
+    rows = read_site_rows(done, SiteFolder(consortium.site("b")), str(consortium.files["b"])).validation
     data, split = consortium.kept["b"]
     assert len(rows) == len(split.val) > 20
     for column in ("age", "died"):
@@ -109,7 +109,7 @@ def test_a_table_that_has_changed_since_is_refused(consortium, done, tmp_path):
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("".join(consortium.files["b"].read_text().splitlines(keepends=True)[:-30]))
     with refused("other-rows", match="give the table of that time"):
-        read_validation_rows(done, SiteFolder(consortium.site("b")), str(fewer))
+        read_site_rows(done, SiteFolder(consortium.site("b")), str(fewer))
 
 
 def test_a_hospital_recalibrates_with_its_own_folder(consortium, done, tmp_path):

@@ -1,12 +1,16 @@
-"""Validation rows of a hospital after a run, from its own table: the baseline of a watch."""
+"""Rows of a hospital after a run, from its own table and split as in the run: the baseline of a watch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grandrounds.analysis.case.rows import base_name
+from grandrounds.analysis.watch.baseline import SiteRows
+from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
 from grandrounds.data.split import assign_roles
 from grandrounds.data.table import Table
 from grandrounds.keeper.folder import SiteFolder
@@ -17,8 +21,8 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 
-def read_validation_rows(run: Run, folder: SiteFolder, data: str, *, query: str | None = None) -> Table | ImageSet:
-    """Read the rows that were a hospital's validation rows in a run, split as its keeper split them.
+def read_site_rows(run: Run, folder: SiteFolder, data: str, *, query: str | None = None) -> SiteRows:
+    """Read the rows that were a hospital's validation and training rows in a run, split as its keeper split them.
 
     Args:
         run: A finished run, in the copy that the hospital has.
@@ -49,8 +53,11 @@ def read_validation_rows(run: Run, folder: SiteFolder, data: str, *, query: str 
             f"{name} has no validation rows in this run (split.val, or a site that only tested): watch a run that has them",
             code="no-validation-rows",
         )
-    holdings = stack.data
-    return holdings.take(rows.val) if isinstance(holdings, ImageSet) else holdings.table.take(rows.val)
+    return SiteRows(_take(stack.data, rows.val), _take(stack.data, rows.train), base_name(data))
+
+
+def _take(holdings: Holdings, places: Array) -> Table | ImageSet:
+    return holdings.take(places) if isinstance(holdings, ImageSet) else holdings.table.take(places)
 
 
 def _training_rows(run: Run, site: str) -> int | None:

@@ -149,7 +149,6 @@ def _act(
 
 def _start_without_checks(run: Run, site: str, model: str) -> WatchStart:
     signed = run.ledger.head() if (run.folder / LEDGER).exists() else None
-    name, entries, root = f"{run.plan['name']}-{run.plan['seed']}", 0, ""
-    if signed is not None:
-        name, entries, root = signed.head.run, signed.head.size, signed.head.root.hex()
+    entries, root = (0, "") if signed is None else (signed.head.size, signed.head.root.hex())
+    name = str(run.summary["name"])
     return WatchStart(name, site, run.folder.resolve().name, entries, root, model, "", {}, 0.0)

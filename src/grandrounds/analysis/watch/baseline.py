@@ -34,6 +34,21 @@ LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, eq=False)
+class SiteRows:
+    """Rows of a site in a run, where the site itself reads them again.
+
+    Attributes:
+        validation: Its validation rows.
+        training: Its training rows.
+        source: The file that they are from.
+    """
+
+    validation: Table | ImageSet
+    training: Table | ImageSet
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
 class Baseline:
     """Reference patients of a site.
 
@@ -150,6 +165,7 @@ def read_baseline(
     query: str | None = None,
     reading: Mapping[str, object] | None = None,
     data: Any = None,
+    own: SiteRows | None = None,
 ) -> Baseline:
     """Read the baseline of a site.
 
@@ -160,6 +176,7 @@ def read_baseline(
         query: The SQL query of that table.
         reading: Settings of [data] that differ for that table.
         data: The run's rows, where they came from memory.
+        own: The site's rows of a run at hospitals, as the site reads them.
 
     Returns:
         The baseline.
@@ -170,7 +187,10 @@ def read_baseline(
     run.refuse_withdrawn()
     model = run.model_for(site)
     trained: Table | ImageSet | None = None
-    if table is None:
+    if table is None and own is not None:
+        rows, trained = own.validation, own.training
+        source = f"{len(rows)} validation rows of {own.source}"
+    elif table is None:
         rows, trained, source = _validation_rows(run, site, data)
     else:
         rows = _own_rows(run, site, read_patients(run, table, query=query, reading=reading))

@@ -15,7 +15,7 @@ import numpy as np
 
 from grandrounds.analysis.watch.alarm_states import ACKNOWLEDGED
 from grandrounds.analysis.watch.alarms import Narrator, Window
-from grandrounds.analysis.watch.baseline import Baseline, choose_site, read_baseline
+from grandrounds.analysis.watch.baseline import Baseline, SiteRows, choose_site, read_baseline
 from grandrounds.analysis.watch.hooks import Hook, notify
 from grandrounds.analysis.watch.metrics import write_metrics
 from grandrounds.analysis.watch.patients import Patients, main_outcome, main_score, outcome_words
@@ -473,6 +473,7 @@ def open_watch(
     folder: Path | None = None,
     baseline: Source | None = None,
     data: Any = None,
+    own: SiteRows | None = None,
     key: Path | None = None,
     record: bool = True,
     say: Callable[[str], None] | None = None,
@@ -485,6 +486,7 @@ def open_watch(
         folder: The folder of the watch; None: RUN/at_sites/SITE/watch.
         baseline: Labelled rows of the site, where the run's own are elsewhere.
         data: The run's rows, where they came from memory.
+        own: The site's rows of a run at hospitals, as the site reads them.
         key: The site's private key, which signs the record; None: the site's folder or the simulation has it.
         record: Keep a signed record of readings and alarms.
         say: Called with a sentence before work that takes long.
@@ -499,7 +501,7 @@ def open_watch(
     place = run.folder / "at_sites" / name / "watch" if folder is None else folder
     table = None if baseline is None else baseline.table
     query, reading = (None, None) if baseline is None else (baseline.query, baseline.reading)
-    reference = read_baseline(run, name, table=table, query=query, reading=reading, data=data)
+    reference = read_baseline(run, name, table=table, query=query, reading=reading, data=data, own=own)
     if say is not None and not reference.is_stored(place):
         say(f"setting the alarm levels of {name} by resampling {reference.count} reference patients ...")
     signer = find_signer(place, site=name, run=run.folder, key=key) if record else None
