@@ -127,7 +127,7 @@ def _develop(facts: Facts) -> Iterator[Item]:
     )  # fmt: skip
     yield make_model_item(
         facts, "2(f)", "Pre-determined changes", "planned changes and how compliance is kept",
-        state_retraining, record.state_plan, state_recalibration, state_removal, acceptance.state_bars,
+        state_retraining, record.state_plan, only(classifies, state_recalibration), state_removal, acceptance.state_bars,
         questions=("pccp-modifications",),
     )  # fmt: skip
     yield make_model_item(
@@ -183,6 +183,6 @@ def _maintain(facts: Facts) -> Iterator[Item]:
     yield make_item(facts, "8", "Declaration of conformity", "copy of the EU declaration", questions=("declaration",))
     yield make_model_item(
         facts, "9", "Monitoring after release", "system and plan to evaluate performance in use (Article 72)",
-        monitoring.state_watch, monitoring.tabulate_rates, monitoring.tabulate_watches,
+        monitoring.state_watch, monitoring.tabulate_plan, monitoring.tabulate_rates, monitoring.tabulate_watches,
         questions=("monitoring-plan", "serious-incidents"),
     )  # fmt: skip

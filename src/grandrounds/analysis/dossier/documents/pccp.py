@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grandrounds.analysis.dossier.document import Document, Item, Section, make_item, note
+from grandrounds.analysis.dossier.document import Document, Item, Section, exclude_item, make_item, note
 from grandrounds.analysis.dossier.documents.model_items import make_model_item, only
 from grandrounds.analysis.dossier.evidence import PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
@@ -32,7 +32,7 @@ from grandrounds.analysis.dossier.statements import (
     risks,
     system,
 )
-from grandrounds.analysis.dossier.statements.run_kind import has_event
+from grandrounds.analysis.dossier.statements.run_kind import classifies, has_event, task_of, task_source, trains_model
 
 GUIDANCE = "FDA, Predetermined Change Control Plan for AI-Enabled Device Software Functions, final guidance of 4 December 2024"
 PRINCIPLES = "Good Machine Learning Practice, guiding principles (FDA, Health Canada, MHRA, 2021)"
@@ -84,10 +84,7 @@ def _describe(facts: Facts) -> Iterator[Item]:
         facts, "1.1", "Modification 1: re-training by the same plan", "the planned change and its specification",
         record.state_plan, state_retraining, tabulate_fixed, tabulate_free, questions=("pccp-modifications", "pccp-settings"),
     )  # fmt: skip
-    yield make_model_item(
-        facts, "1.2", "Modification 2: recalibration at one hospital", "the planned change and its specification",
-        state_recalibration, questions=("pccp-modifications",),
-    )  # fmt: skip
+    yield _make_recalibration(facts)
     yield make_item(
         facts, "1.3", "Modification 3: removal of a hospital", "the planned change and its specification",
         state_removal, record.state_earlier_run, questions=("pccp-modifications",),
@@ -96,6 +93,16 @@ def _describe(facts: Facts) -> Iterator[Item]:
         facts, "1.4", "Scope", "automatic or by hand, at all users or at single ones, how often",
         state_scope, questions=("pccp-frequency",),
     )  # fmt: skip
+
+
+def _make_recalibration(facts: Facts) -> Item:
+    """Make the item of recalibration, which only risks of classes have; points of a card are not changed by it."""
+    title, asks = "Modification 2: recalibration at one hospital", "the planned change and its specification"
+    if trains_model(facts) and (not classifies(facts) or facts.get(SUMMARY, "model") == "card"):
+        reason = "`rounds recalibrate` is for risks of classes. This run has model '{model}' and the task {task}."
+        task = facts.derive(task_of(facts), "task of the run", task_source(facts))
+        return exclude_item("1.2", title, asks, say(reason, model=facts.value(SUMMARY, "model"), task=task))
+    return make_model_item(facts, "1.2", title, asks, state_recalibration, questions=("pccp-modifications",))
 
 
 def _set_protocol(facts: Facts) -> Iterator[Item]:
@@ -122,7 +129,7 @@ def _set_protocol(facts: Facts) -> Iterator[Item]:
     )  # fmt: skip
     yield make_model_item(
         facts, "2.6", "Monitoring", "how the device is watched after a modification",
-        monitoring.state_watch, monitoring.tabulate_watches, questions=("monitoring-plan",),
+        monitoring.state_watch, monitoring.tabulate_plan, monitoring.tabulate_watches, questions=("monitoring-plan",),
     )  # fmt: skip
 
 
@@ -218,8 +225,12 @@ def tabulate_free(facts: Facts) -> Table:
 def state_recalibration(facts: Facts) -> Iterator[Statement]:
     """State the recalibration of one hospital."""
     yield say(
-        "`rounds recalibrate` fits slope and intercept to labelled patients of one hospital. The order of risks stays.",
-        cite_page("watch.md"),
+        "`rounds recalibrate` updates the intercept, or slope and intercept, at one hospital; a closed test chooses.",
+        cite_page("recalibration.md"),
+    )
+    yield say(
+        "The order of risks stays. The hospital signs the recalibration in a ledger and can undo it.",
+        cite_page("recalibration.md"),
     )
     if facts.has(SUMMARY, "final", "calibration_slope"):
         yield say(

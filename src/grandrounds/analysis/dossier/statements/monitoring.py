@@ -10,10 +10,33 @@ from grandrounds.analysis.dossier.evidence import WATCH, WATCH_LEDGERS
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, cite_page, say
 from grandrounds.audit.watch_entry import ACKNOWLEDGE, ACTION, ALARM, SILENCE, START
+from grandrounds.statistics.watch.checks import (
+    CALIBRATION,
+    DISCRIMINATION,
+    EXPLANATION,
+    INPUT_KINDS,
+    INPUT_SHARE,
+    KINDS,
+    LABEL_KINDS,
+    NET_BENEFIT,
+    PREVALENCE,
+    SCORE,
+    SHARES,
+)
+from grandrounds.statistics.watch.threshold import ALARMS, PATIENTS
 
 _COMMAND = "rounds watch RUN --table NEW --site SITE"
 _START = f"no watch of a site is in the run folder: `{_COMMAND}` starts one"
 _NAMES = {ALARM: "alarm", ACKNOWLEDGE: "acknowledgement", SILENCE: "silence", ACTION: "action"}
+_ACTIONS = {
+    "inputs": "check the unit and the coding of the column, repair it",
+    SCORE: "look for a change of patients or inputs",
+    EXPLANATION: "look at the feature, retrain if patients changed",
+    PREVALENCE: "`rounds recalibrate`",
+    CALIBRATION: "`rounds recalibrate`",
+    DISCRIMINATION: "retrain by the same plan",
+    NET_BENEFIT: "recalibrate, choose the threshold again, or stop use",
+}
 _MOST = 40
 """Rows of the table of alarms and actions; the newest are shown."""
 
@@ -25,7 +48,25 @@ def state_watch(facts: Facts) -> Iterator[Statement]:
         "`rounds watch` compares new patients of a hospital with its validation rows: inputs, scores, explanations.", source
     )
     yield say("With outcomes, it also checks prevalence, calibration, discrimination and net benefit.", source)
+    yield say(
+        f"The aim is {ALARMS:g} false alarms of all checks in {PATIENTS:,} patients, set by resampling a site's validation rows.",
+        source,
+    )
     yield say("Each check has a stated false-alarm rate. Alarms and people's actions are signed entries of a ledger.", source)
+
+
+def tabulate_plan(facts: Facts) -> Table:
+    """List the kinds of checks of a watch, the share of the false alarms that each may have, and the action that fits."""
+    source = cite_page("watch.md")
+    shares = {kind: sum(share for (name, _), share in SHARES.items() if name == kind) for kind in KINDS}
+    rows = [("inputs: " + ", ".join(INPUT_KINDS), "no", f"{INPUT_SHARE:.0%}", _ACTIONS["inputs"])]
+    rows += [
+        (kind, "yes" if kind in LABEL_KINDS else "no", f"{shares[kind]:.0%}", _ACTIONS[kind])
+        for kind in KINDS
+        if kind not in INPUT_KINDS
+    ]
+    columns = ("check", "needs outcomes", "share of the false alarms", "action")
+    return Table("Checks of a watch (proposal of a plan)", columns, tuple(rows), (source,))
 
 
 def _list_files(facts: Facts, folder: str) -> list[tuple[str, str]]:
