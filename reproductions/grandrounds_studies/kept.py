@@ -17,6 +17,7 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import use_earlier_names
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.personal.options import PersonalOptions
+from grandrounds.methods.watch.options import WatchOptions
 from grandrounds_studies.results import FIRST, MEASURED, Reading
 from grandrounds_studies.study import Cell, Study
 
@@ -50,6 +51,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("method", "gam"): GAMOptions().model_dump(mode="json"),
     ("method", "trees"): TreesOptions().model_dump(mode="json"),
     ("method", "card"): CardOptions().model_dump(mode="json"),
+    ("method", "watch"): WatchOptions().model_dump(mode="json"),
     ("personal",): PersonalOptions().model_dump(mode="json"),
     ("split", "seed"): None,
     ("split", "without"): [],

@@ -316,6 +316,19 @@ class CardSettings(Settings):
     route: str
 
 
+class WatchSettings(Settings):
+    """Method 'watch': new patients of all hospitals against those that a model was trained on, from sums."""
+
+    run: str
+    model: str
+    edges: Settings
+    level: float
+    least: int
+    labels: bool
+    table: str | None
+    shifts: list[str]
+
+
 class MethodSettings(Settings):
     """Federated method and its parts."""
 
@@ -347,6 +360,7 @@ class MethodSettings(Settings):
     gam: GAMSettings
     trees: TreesSettings
     card: CardSettings
+    watch: WatchSettings
     options: Settings
 
 

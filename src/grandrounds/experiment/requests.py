@@ -46,7 +46,7 @@ def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
 
 def _before(p: Plan) -> Iterator[Ask]:
     """List the Asks before round 1: agreement on data, reference rows, introductions for secure sums."""
-    if p.data.encoding == "fitted":
+    if p.data.encoding == "fitted" and not method_class(p.method.name).keeps_encoding:
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the agreed ranges
     centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
@@ -70,6 +70,8 @@ def _rounds(p: Plan) -> Iterator[Ask]:
         yield from _veil(p)
     elif is_variant_of(m.name, "private-gam"):
         yield _ask(p, tasks.COUNT_CELLS, noise=float(not p.privacy.secure))
+    elif is_variant_of(m.name, "watch"):
+        yield _ask(p, tasks.WATCH, noise=float(under_budget(p)))
     elif is_exact(m.name):
         yield _ask(p, tasks.STATISTIC)
         if method_class(m.name).local_part(p) != "none":
@@ -85,7 +87,8 @@ def _rounds(p: Plan) -> Iterator[Ask]:
             yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
         noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil") or is_variant_of(m.name, "private-gam")
-        masked: dict[str, Value] = {"tag": f"{tasks.MODELS} 1", "noise": float(noise)}
+        purpose = tasks.TALLIES if is_variant_of(m.name, "watch") else tasks.MODELS
+        masked: dict[str, Value] = {"tag": f"{purpose} 1", "noise": float(noise)}
         for task in tasks.SUM_STEPS:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
 

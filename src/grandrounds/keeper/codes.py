@@ -37,6 +37,9 @@ OTHER_SPLIT = "other-split"
 SCHEMA = "schema"
 """The site's data do not fit the agreed schema."""
 
+NO_NEW_PATIENTS = "no-new-patients"
+"""A watch asks for new patients, and the site names no table of them ([watch] table in site.toml)."""
+
 BUDGET = "budget-spent"
 """The site budget does not cover it."""
 

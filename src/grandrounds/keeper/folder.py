@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,33 @@ class SiteFolder:
         """Read the site's own data without preparation."""
         return read_rows(self.schema(), data, query=query, form=self.form())
 
+    def new_rows(self) -> Callable[[], Table] | None:
+        """Return the reader of the site's new patients, from [watch] of site.toml: `table`, and `query` for a SQL URL.
+
+        Raises:
+            BadInput: The section has an unknown key, or names no table.
+        """
+        section = self.settings().get("watch")
+        if section is None:
+            return None
+        keys = ("table", "query")
+        odd = next((key for key in section if key not in keys), None)
+        if odd is not None or not isinstance(section.get("table"), str):
+            where = f"[watch] of {self.path / 'site.toml'}"
+            raise BadInput(
+                f"unknown key '{odd}' in {where}; {nearest(odd, keys)}" if odd else f"{where} names no table of new patients",
+                code="unknown-key" if odd else "missing-key",
+            )
+        table = section["table"] if "://" in section["table"] else str(self.path / section["table"])
+
+        def read() -> Table:
+            rows = self.rows(table, query=section.get("query"))
+            if not isinstance(rows, Table):
+                raise BadInput(f"{table} holds images, and a watch needs a table", code="needs-table")
+            return rows
+
+        return read
+
     def form(self) -> Format:
         """Return the format of the site's file from [table] of site.toml: decimal, text_encoding, separator, censored."""
         section = self.settings().get("table", {})
@@ -150,4 +177,5 @@ class SiteFolder:
             state=self.state / "runs",
             access=access,
             device=device,
+            new_rows=self.new_rows(),
         )

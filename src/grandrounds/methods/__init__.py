@@ -32,6 +32,7 @@ from grandrounds.methods.personal.training import TrainedParts
 from grandrounds.methods.scaffold import ControlVariates, Scaffold
 from grandrounds.methods.sse_agg.method import SSEAgg
 from grandrounds.methods.veil.server import Veil
+from grandrounds.methods.watch.server import Watch
 from grandrounds.methods.xfed.server import XFed
 from grandrounds.site.plugin import SitePlugin
 
@@ -42,7 +43,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Cyclic, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod),
+        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod, Watch),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {

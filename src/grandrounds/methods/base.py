@@ -189,6 +189,8 @@ class Method:
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # defaults of [method.options]
     has_model: ClassVar[bool] = True  # False: the result is a table or a curve, and no model is written or evaluated
     scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
+    noise_is_optional: ClassVar[bool] = False  # its own privacy mechanism is used under a budget only
+    keeps_encoding: ClassVar[bool] = False  # it uses the model and the encoding of an earlier run, so sites send no summaries
 
     def __init__(
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None

@@ -17,6 +17,9 @@ _MECHANISMS = {
 _METHODS = {
     "private-gam": "noisy counts: each {unit} is counted once, by bin and outcome of every column, and Gaussian noise is added "
                    "to the counts (method 'private-gam')",
+    "watch": "noisy counts: each {unit} is counted once in the agreed bins of columns, scores, explanations and outcomes, "
+             "as a new and as a reference patient; Gaussian noise is added to the counts at each site; all else follows "
+             "from them (method 'watch')",
 }
 _TRUST = {
     "local": "The noise is added at each site, before anything leaves it: the guarantee also holds against the server.",

@@ -59,6 +59,7 @@ CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores",
 PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
 COUNT_CELLS = "gam.counts"
+WATCH = "watch"
 PERSONAL, PERSONAL_SPREAD, PERSONAL_HARM = "personal", "personal.spread", "personal.harm"
 PERSONAL_DIFFERENCES = "personal.differences"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
@@ -422,6 +423,19 @@ _TASKS = (
             )
         ),
         asked_by="model `gam` with `privacy.epsilon`",
+        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        WATCH,
+        _reports(
+            ReportSpec(
+                "sums", CELLS,
+                charged("new patients against reference patients in agreed bins, and which features moved",
+                        "watch: `counts of new and reference patients in agreed bins`"),
+                is_masked=True,
+            )
+        ),
+        asked_by="method `watch` (`rounds watch RUN --simulate`)",
         cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(

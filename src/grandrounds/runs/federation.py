@@ -32,6 +32,7 @@ from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOL, POOLED
 from grandrounds.models import IMAGES, TABLES
 from grandrounds.privacy.events import protects_patients
+from grandrounds.runs.watched import add_new_patients
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class, tasks_of
 
@@ -109,6 +110,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     clean = None if planted is None else planted.clean
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
     stack = replace(stack, by_patient=protects_patients(plan), subgroups=subgroups, bands=bands)
+    stack = add_new_patients(plan, stack)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput(

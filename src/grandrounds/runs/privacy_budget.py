@@ -93,7 +93,8 @@ class Spending:
         The noise is fixed once: a run that continues for longer than planned keeps its noise and runs out of budget.
         """
         p = plan.privacy
-        if p.mechanism == "none" and method_class(plan.method.name).spends is Method.spends:
+        method = method_class(plan.method.name)
+        if p.mechanism == "none" and (method.spends is Method.spends or (method.noise_is_optional and p.epsilon is None)):
             return None
         from grandrounds.privacy.budget import Budget
         from grandrounds.privacy.secagg import Secret as _Secret

@@ -188,6 +188,8 @@ def told_from(plan: Plan, setup: RunSetup, references: References) -> dict[str, 
     The background is the mean of the reference rows, or else the mean patient of the consortium. It is the same for all sites,
     so that their SHAP values can be compared.
     """
+    if setup.start is not None:
+        return {"background": setup.centre}
     if not keeps_trust(plan):
         return {"shared_reference": next(iter(scoring_references(plan)), "")}
     features = build_features(setup.encoding, grid=plan.explain.tiles)

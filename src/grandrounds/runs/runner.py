@@ -320,7 +320,9 @@ class _Runner:
                 )
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in GRADIENT_FREE
-        first = model.init(self.plan.seed, np.float64 if double else np.float32)
+        first = self.context.setup.start
+        if first is None:
+            first = model.init(self.plan.seed, np.float64 if double else np.float32)
         state = State(ModelAssignment(first), names)
         self.context.warnings += tuple(getattr(model, "notes", ()))
         state.cost = self.context.engine.meter.read()

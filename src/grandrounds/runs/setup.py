@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,9 +42,11 @@ from grandrounds.methods.personal.server import settings_in_rounds
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
 from grandrounds.models.column_model import LEAST, SEED
+from grandrounds.models.protocol import ModelSpec
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
+from grandrounds.runs.watched import read_watched
 from grandrounds.statistics.card import card_options
 
 Driven = Generator[Any, Any, Any]
@@ -101,6 +103,7 @@ class RunSetup:
     centre: Array | None = None  # the encoded mean patient, where explanations need it
     event: Event | None = None  # the class of two whose probability is the risk
     population: Population | None = None  # merged summaries of the sites; a resumed run has them on disk
+    start: Array | None = None  # the model that the run begins with, where it is that of an earlier run
 
 
 def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None) -> RunSetup:
@@ -110,11 +113,15 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     """
     if engine is None:
         engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
+    encoding: AnyEncoding
     warnings: tuple[str, ...]
     summaries = SummaryCollector()
     first = there(plan, consortium.training, 1)
     task = consortium.data.schema.task if isinstance(consortium.data, Dataset) else CLASSIFICATION
-    if snapshot is None and plan.data.encoding == "public":
+    watched = read_watched(plan) if method_class(plan.method.name).keeps_encoding else None
+    if watched is not None:
+        encoding, warnings = watched.encoding, ()
+    elif snapshot is None and plan.data.encoding == "public":
         encoding, warnings = make_public_encoding(plan, consortium.data), ()
     elif snapshot is None:
         work = agree_on_encoding(
@@ -129,8 +136,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         _refuse_other_groups(plan, encoding)
     refuse_task(plan, task_of(encoding))
     refuse_groups(plan, task_of(encoding), len(encoding.classes))
-    event = _event(plan, encoding, resumed=snapshot is not None)
-    if snapshot is None and event is not None and event.source != LAST:
+    event = _event(plan, encoding, resumed=snapshot is not None or watched is not None)
+    if snapshot is None and watched is None and event is not None and event.source != LAST:
         encoding = replace(encoding, event=event.word)
         has_classes = task_of(encoding) == CLASSIFICATION and method_class(plan.method.name).has_model
         doubt = event.warning if has_classes else None
@@ -144,6 +151,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         encoding=encoding,
         options=_fit_options(plan) if by_column else None,
     )
+    if watched is not None:
+        spec = cast("ModelSpec", dict(watched.spec))
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
@@ -172,7 +181,10 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         engine.meter.read()  # the first preparation was counted already
     metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
-    return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population)
+    start = None
+    if watched is not None:
+        centre, start = watched.background, watched.theta
+    return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population, start)
 
 
 def _refuse_other_groups(plan: Plan, encoding: AnyEncoding) -> None:

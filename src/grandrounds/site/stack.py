@@ -13,6 +13,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import draw_by_key, hash_words
 from grandrounds.data.corruption.attacks import Attack
+from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.outcome import Outcome
@@ -153,6 +154,7 @@ class Stack:
     by_patient: bool = False  # the privacy unit is a patient, who may have several rows
     subgroups: tuple[str, ...] = ()  # columns whose groups are compared (evaluation.subgroups)
     bands: Mapping[str, Sequence[float]] = field(default_factory=dict)  # cuts of those that are numbers
+    new: tuple[Dataset, ...] = ()  # new patients of each site, for method 'watch'; none: the test rows
 
     def number(self, sites: Sequence[str]) -> Array:
         """Return the site numbers of the named sites."""
@@ -162,6 +164,13 @@ class Stack:
     def attacks_of(self, members: Array) -> list[Attack | None]:
         """Return the simulated attack of each member; None for an honest site."""
         return [self.attacks.get(self.names[k]) for k in members.tolist()]
+
+    def new_patients(self, k: int) -> Dataset:
+        """Return the new patients of site k: those that were read for a watch, or its test rows."""
+        if self.new:
+            return self.new[k]
+        assert isinstance(self.data, Dataset), "images are refused before"
+        return self.data.take(self.rows[k].test)
 
     def without(self, parts: Sequence[str]) -> Stack:
         """Return the same sites with these parts empty."""
@@ -196,5 +205,11 @@ class Stack:
         first = sum(len(r.test) for r in self.rows[:k])
         clean = None if self.clean is None else self.clean.take(slice(first, first + len(rows.test)))
         return replace(
-            alone, attacks=attacks, clean=clean, by_patient=self.by_patient, subgroups=self.subgroups, bands=self.bands
+            alone,
+            attacks=attacks,
+            clean=clean,
+            by_patient=self.by_patient,
+            subgroups=self.subgroups,
+            bands=self.bands,
+            new=self.new[k : k + 1],
         )

@@ -256,6 +256,8 @@ def _column_model(plan: Plan) -> Iterator[str]:
     m, name = plan.method, plan.model.name
     if name == "ebm" and m.name not in ebm.METHODS:
         yield f"model.name is 'ebm': {ebm.REFUSAL}"
+    if is_variant_of(m.name, "watch"):
+        return
     if m.name not in (name, "pooled", "local") and not (name == "gam" and is_variant_of(m.name, "private-gam")):
         yield (
             f"model '{name}' is fitted from sums over hospitals, not by method '{m.name}': use method '{name}' (or 'pooled' and "

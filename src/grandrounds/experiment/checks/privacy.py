@@ -105,7 +105,7 @@ def not_covered(plan: Plan) -> list[str]:
         sentences += ["choices of sites and figures of their personal models"] if is_personal(plan) else []
     sentences.append("number of rows of each site")
     sentences += _known_of_sites(plan) if client else []
-    if plan.data.encoding == "fitted":
+    if plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding:
         sentences.append(
             "summaries of training rows for the encoding (data.encoding = 'public' needs none): the model file keeps ranges and "
             "categories, and the end of a range can be one patient's value, such as the oldest age"

@@ -21,6 +21,7 @@ import numpy as np
 
 from grandrounds.keeper.accounting.terms import ALL, ROW_KINDS, AskCost, Disclosure, RowCounts, Terms, raw, within
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
+from grandrounds.methods.watch.site import watch_sensitivity
 from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec
@@ -37,6 +38,7 @@ from grandrounds.protocol.tasks import (
     PROPOSE,
     SCORE,
     SCORES,
+    WATCH,
     spec_of,
 )
 from grandrounds.site.stack import PARTS
@@ -49,6 +51,7 @@ _MOST_STEPS = 10**9
 _MOST_DRAWS = 10**6
 _CELLS = "counts of patients in agreed cells, for percentiles"
 _BINS = "counts of patients by bin and outcome"
+_WATCHED = "counts of new and reference patients in agreed bins"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 
 _NORMAL = 2.0**25
@@ -290,6 +293,20 @@ def _count_cells(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     return _clipped_sum(ask, rows, _BINS, count_sensitivity(len(json.loads(str(ask.shared["columns"])))))
 
 
+def _watch(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Charge counts with the site's own noise: a patient is in one bin of each histogram, as a new and as a reference patient.
+
+    New patients are charged as training rows, whose noise is the same, since they have no account of their own. A site refuses
+    an Ask whose number of columns is not that of its bins.
+    """
+    columns, noise = _number(ask.shared, "columns"), _number(ask.shared, "noise")
+    known = rows.present("train", "val")
+    reach = watch_sensitivity(max(1, int(columns)), labels=bool(ask.shared.get("labels", 1)))
+    if not (noise and within(noise / reach, 1e-6, 1e9)):
+        return _every_report(ask, _WATCHED, known)
+    return AskCost(tuple(Event("gaussian", _WATCHED, sigma=noise / reach, of=part) for part in known))
+
+
 def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
     """Charge a sum with the site's own noise, or one that is held for a secure sum with noise."""
     noise = _number(ask.shared, "noise")
@@ -322,6 +339,7 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
     MOMENTS: _moments,
     PERCENTILES: _percentiles,
     COUNT_CELLS: _count_cells,
+    WATCH: _watch,
 }
 """Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
 

@@ -36,6 +36,7 @@ from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.weights import confirms_on_halves
 from grandrounds.methods.veil.server import MAX_SUM_ENTRY
+from grandrounds.methods.watch.bins import edges_json
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, USE_PERSONAL, Ask, Value
@@ -138,10 +139,24 @@ class Questions:
             return all(values.get(OWN_HALF) in halves for values in settings) and all(
                 values.get(name) == value for values in settings for name, value in plan.items()
             )
+        if ask.task == tasks.WATCH:
+            return self._is_watch(ask) and not site_values.keys() - {"committed"}
         if ask.task == tasks.STATISTIC:
             kinds = getattr(method_class(self._settings.method.name), "kinds", ())
             return ask.shared.get("kind") in kinds and not site_values.keys() - {"committed"}
         return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **site_values})
+
+    def _is_watch(self, ask: Ask) -> bool:
+        """Check that a watch uses the model, the bins and the rules that the plan names."""
+        watch = self._settings.method.watch
+        wanted = {
+            "digest": watch.model,
+            "edges": edges_json(watch.edges.plain()),
+            "level": watch.level,
+            "least": watch.least,
+            "labels": int(watch.labels),
+        }
+        return all(ask.shared.get(name) == value for name, value in wanted.items())
 
     def _training(self, ask: Ask) -> dict[str, Value | None]:
         p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE

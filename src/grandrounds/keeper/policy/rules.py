@@ -230,6 +230,7 @@ class Policy:
             (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
             (DAYS, plan is not None and not self.exact.days and _counts_days(plan)),
             (CELLS, plan is not None and _smallest_cell(plan) < self.exact.least),
+            (CELLS, plan is not None and _smallest_in_the_clear(plan) < self.cells.smallest),
             (EPSILON, plan is not None and self.over_budget(plan)),
             (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
             (OWN_CODE, _own_code(ask, plan) or self._refuses_objective(ask, plan)),
@@ -466,6 +467,15 @@ def _smallest_cell(plan: PlanValues) -> float:
     sections = [method.get("exact", {}), method.get("trees", {}) if method["name"] == "trees" else {}]
     numbers = [s.get("least") for s in sections if isinstance(s, Mapping)]
     return min((n for n in numbers if isinstance(n, int | float)), default=math.inf)
+
+
+def _smallest_in_the_clear(plan: PlanValues) -> float:
+    """Return the smallest count of patients that a watch sends in the clear; infinite for other plans, masked or noised."""
+    method, privacy = plan["method"], plan["privacy"]
+    if method.get("name") != "watch" or privacy.get("secure") or privacy["epsilon"] is not None:
+        return math.inf
+    least = method.get("watch", {}).get("least")
+    return least if isinstance(least, int | float) else 0
 
 
 def _exact_method(plan: PlanValues) -> type[ExactMethod] | None:

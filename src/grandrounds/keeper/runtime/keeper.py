@@ -69,6 +69,7 @@ class Keeper:
         state: Folder for the state of runs.
         access: Policy and budget of the site.
         device: Device to train on.
+        new_rows: Reads the site's new patients, for each run of method 'watch'; None: it names none.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class Keeper:
         state: Path,
         access: AccessControl | None = None,
         device: str = "auto",
+        new_rows: Callable[[], Table] | None = None,
     ) -> None:
+        self._new_rows = new_rows
         self.me, self._server, self._state, self._device = me, server, state, device
         self._access = access or AccessControl()
         self._read = rows
@@ -167,7 +170,9 @@ class Keeper:
         before = self._run(question.id.run, store)
         refuse_other_rows(before, opening)
         try:
-            run = SiteRun(opening, store, self._data(), self.me, self._access, device=self._device)
+            run = SiteRun(
+                opening, store, self._data(), self.me, self._access, device=self._device, new_rows=self._new_rows
+            )
         except BadInput as e:
             _log.error("the data do not fit run %s: %s", question.id.run, e)
             raise Refusal(codes.SCHEMA) from None
@@ -187,7 +192,9 @@ class Keeper:
     def _run(self, name: str, store: Store) -> SiteRun | None:
         """Find a run that is open here, and load it from disk if needed."""
         if name not in self._runs:
-            run = SiteRun.load(store, self._data(), self.me, self._access, device=self._device)
+            run = SiteRun.load(
+                store, self._data(), self.me, self._access, device=self._device, new_rows=self._new_rows
+            )
             if run is None:
                 return None
             self._runs[name] = run

@@ -1,0 +1,139 @@
+"""New patients of a model that is in use: read them as the training data were read, divide them by site, plant changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.dataset import Dataset, read_new_rows
+from grandrounds.data.schema import Schema
+from grandrounds.data.table import Table, missing_mask, to_text
+
+GONE = "missing"
+"""Word of a planted change that removes a column's values."""
+
+
+@dataclass(frozen=True)
+class PlantedShift:
+    """A change planted into new patients of a simulation: a number times a factor, or no value at all.
+
+    Attributes:
+        column: A numeric column, or any column if values go missing.
+        factor: The factor; None: values go missing.
+        site: The site; "" for all sites.
+    """
+
+    column: str
+    factor: float | None
+    site: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> PlantedShift:
+        """Read "COLUMN=FACTOR@SITE" or "COLUMN=missing@SITE"; without "@SITE" all sites change.
+
+        Raises:
+            BadInput: The text has another form.
+        """
+        column, equals, rest = text.partition("=")
+        word, _, site = rest.partition("@")
+        try:
+            factor = None if word.strip() == GONE else float(word)
+        except ValueError:
+            factor = float("nan")
+        if not column.strip() or not equals or (factor is not None and not np.isfinite(factor)):
+            raise BadInput(
+                f"'{text}' is no planted change: write COLUMN=FACTOR@SITE, such as resting_bp=1.5@va, or COLUMN={GONE}@SITE",
+                code="bad-shift",
+            )
+        return cls(column.strip(), factor, site.strip())
+
+    def apply(self, data: Dataset) -> Dataset:
+        """Return the rows with the change.
+
+        Raises:
+            BadInput: The rows have no such column, or its values are no numbers.
+        """
+        numeric, words = list(data.numeric_names), list(data.categorical_names)
+        if self.column in numeric:
+            values = data.numeric.copy()
+            place = numeric.index(self.column)
+            values[:, place] = np.nan if self.factor is None else values[:, place] * self.factor
+            return replace(data, numeric=values)
+        if self.column in words and self.factor is None:
+            codes = data.codes.copy()
+            codes[:, words.index(self.column)] = -1
+            return replace(data, codes=codes)
+        if self.column in words:
+            raise BadInput(
+                f"column '{self.column}' has categories, which cannot be multiplied: write {self.column}={GONE}@SITE",
+                code="bad-shift",
+            )
+        raise BadInput(
+            f"the new patients have no column '{self.column}'; {nearest(self.column, [*numeric, *words])}", code="unknown-column"
+        )
+
+
+def read_new_patients(table: Table, schema: Schema) -> Dataset:
+    """Read new patients as the training data were read. A label is read where there is one; "" stands for none.
+
+    Args:
+        table: The rows.
+        schema: The schema of the training data.
+
+    Raises:
+        BadInput: The table has no column of the model, or a value cannot be read.
+    """
+    data = read_new_rows(table, schema)
+    if schema.label in table.columns:
+        values = table.columns[schema.label]
+        words = np.array(to_text(values), object)
+        words[missing_mask(values)] = ""
+        data = replace(data, label=words)
+    if schema.patient and schema.patient in table.columns:
+        names = table.columns[schema.patient]
+        if missing_mask(names).any():
+            raise BadInput(
+                f"patient column '{schema.patient}' of {table.source} has rows without a value: fill them in",
+                code="missing-patients",
+            )
+        data = replace(data, patient=np.array(to_text(names), object))
+    return data
+
+
+def divide_by_site(data: Dataset, sites: Sequence[str], *, column: str) -> tuple[Dataset, ...]:
+    """Return the new patients of each site; a site may have none.
+
+    Raises:
+        BadInput: Rows have no site, or one that did not take part in training.
+    """
+    if data.site is None:
+        raise BadInput(
+            f"{data.name} does not name the site of every row: add the column '{column}'", code="no-site-column"
+        )
+    odd = sorted(set(data.site.tolist()) - set(sites))
+    if odd:
+        raise BadInput(
+            f"{data.name} has patients of '{odd[0]}', which is no site of the run; {nearest(odd[0], list(sites))}",
+            code="unknown-site",
+        )
+    return tuple(data.take(np.flatnonzero(data.site == name)) for name in sites)
+
+
+def plant_shifts(parts: Sequence[Dataset], sites: Sequence[str], shifts: Sequence[str]) -> tuple[Dataset, ...]:
+    """Return the new patients of each site with planted changes.
+
+    Raises:
+        BadInput: A change names no site of the run, or does not fit its column.
+    """
+    out = list(parts)
+    for shift in map(PlantedShift.parse, shifts):
+        if shift.site and shift.site not in sites:
+            raise BadInput(
+                f"'{shift.site}' of a planted change is no site of the run; {nearest(shift.site, list(sites))}",
+                code="unknown-site",
+            )
+        out = [shift.apply(d) if shift.site in ("", name) else d for name, d in zip(sites, out, strict=True)]
+    return tuple(out)

@@ -1,0 +1,32 @@
+"""Settings of method 'watch': [method.watch]."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from grandrounds.core.section import Section
+
+
+class WatchOptions(Section):
+    """Method 'watch': new patients of all hospitals against those that a model was trained on, from sums."""
+
+    run: str = Field("", description="folder of the finished run whose model is watched, on the server")
+    model: str = Field("", description="SHA-256 of the model's parameters; the server and every site refuse another model")
+    edges: dict[str, tuple[float, ...]] = Field(
+        default_factory=dict,
+        description="agreed bins of numeric columns; values outside the first and last edge are out of range",
+    )
+    level: float = Field(
+        0.01,
+        gt=0,
+        le=0.5,
+        description="chance that a site whose patients did not change reports any feature as moved (Holm's correction)",
+    )
+    least: int = Field(5, ge=2, description="smallest count of patients that a site sends in the clear")
+    labels: bool = Field(True, description="compare predicted risks with outcomes, where new patients have a label")
+    table: str | None = Field(
+        None, description="new patients of all sites, in a simulation; not set: the test rows of each site"
+    )
+    shifts: tuple[str, ...] = Field(
+        (), description="changes planted into new patients of a simulation: 'COLUMN=FACTOR@SITE', or 'COLUMN=missing@SITE'"
+    )
