@@ -156,8 +156,9 @@ def averaging_methods() -> dict[str, type]:
     from grandrounds.methods import METHODS
     from grandrounds.methods.exact.exchange import ExactMethod
     from grandrounds.methods.exact.private_gam import PrivateGAM
+    from grandrounds.methods.watch.server import Watch
 
-    return {name: method for name, method in METHODS.items() if not issubclass(method, ExactMethod | PrivateGAM)}
+    return {name: method for name, method in METHODS.items() if not issubclass(method, ExactMethod | PrivateGAM | Watch)}
 
 
 def slow(*values: object) -> Any:

@@ -42,6 +42,7 @@ from grandrounds.report.fairness import (
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
+from grandrounds.report.tables import TextTable
 
 HEADLINES = shown_in(Place.SCREEN)
 """Metrics of the table, in its order; the first three are those of the model's decisions (`fairness.decision_metric`)."""
@@ -219,7 +220,7 @@ def _show_shapes(console: Console, summary: RunSummary) -> None:
 
 
 def _show_estimates(console: Console, summary: RunSummary) -> None:
-    """Print the estimates of a regression, Table 1 and survival curves, where the run has them."""
+    """Print the estimates of a regression, Table 1, survival curves and a watch, where the run has them."""
     from grandrounds.report.estimates import read_estimates
     from grandrounds.report.tables import read_survival, read_table_one, survival_table
 
@@ -233,17 +234,29 @@ def _show_estimates(console: Console, summary: RunSummary) -> None:
     if first is not None:
         console.print(first.summary(), markup=False, highlight=False, soft_wrap=True)
     if survival is not None:
-        told = survival_table(survival)
-        for line in told.before:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        table = Table(title=told.title)
-        for k, head in enumerate(told.head):
-            table.add_column(styled(head), justify="left" if k < told.names else "right")
-        for row in told.rows:
-            table.add_row(*map(styled, row))
-        console.print(table)
-        for note in told.notes:
-            console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+        _show_table(console, survival_table(survival))
+    show_watch(console, summary)
+
+
+def show_watch(console: Console, summary: RunSummary) -> None:
+    """Print the tables of a watch across hospitals, where the run is one."""
+    from grandrounds.report.watch import watch_tables
+
+    for told in watch_tables(summary):
+        _show_table(console, told)
+
+
+def _show_table(console: Console, told: TextTable) -> None:
+    for line in told.before:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    table = Table(title=told.title)
+    for k, head in enumerate(told.head):
+        table.add_column(styled(head), justify="left" if k < told.names else "right")
+    for row in told.rows:
+        table.add_row(*map(styled, row))
+    console.print(table)
+    for note in told.notes:
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> None:

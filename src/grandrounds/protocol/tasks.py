@@ -435,7 +435,7 @@ _TASKS = (
                 is_masked=True,
             )
         ),
-        asked_by="method `watch` (`rounds watch RUN --simulate`)",
+        asked_by="`rounds watch`",
         cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(

@@ -63,6 +63,7 @@ from grandrounds.report.sections.privacy import attack_sections, privacy_section
 from grandrounds.report.sections.risk_card import risk_card_section
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.sections.trust import trust_section
+from grandrounds.report.sections.watch import watch_section
 from grandrounds.report.style import words
 
 
@@ -109,6 +110,7 @@ def report_page(
         *trees_section(summary, charts),
         *table_one_section(summary),
         *survival_section(summary, charts),
+        *watch_section(summary),
         *deployed_section(summary, charts),
         *_performance(summary, charts),
         *fairness_section(summary, charts),

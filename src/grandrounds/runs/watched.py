@@ -175,7 +175,7 @@ def watch_values(
     return {
         "name": f"{plan['name']}-watch",
         "seed": plan["seed"],
-        "data": plan["data"],
+        "data": {k: v for k, v in plan["data"].items() if not (at_sites and k == "sha256")},
         "split": {k: v for k, v in plan["split"].items() if k != "keep_setup"},
         "model": plan["model"],
         "engine": engine,

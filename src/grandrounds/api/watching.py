@@ -1,0 +1,92 @@
+"""`gr.watch_consortium`: watch a model across hospitals, in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.api.progress import RunProgress, exchange_progress
+from grandrounds.core.errors import BadInput
+from grandrounds.data.loading import AT_SITES, DATA_FRAME
+
+if TYPE_CHECKING:
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import Run
+
+
+def watch_consortium(
+    run: Run | str | Path,
+    *,
+    table: str | Path | None = None,
+    shifts: Sequence[str] = (),
+    secure: bool = False,
+    epsilon: float | None = None,
+    level: float = 0.01,
+    rows: Any = None,
+    out: str | Path | None = None,
+    progress: RunProgress = None,
+) -> Run:
+    """Compare the new patients of all sites with those of training, from sums, in a simulation.
+
+    Args:
+        run: A finished run, or its folder.
+        table: New patients of all sites, with the site column of the run; by default the test rows of each site are new.
+        shifts: Changes to plant into new patients, to try it out: "COLUMN=FACTOR@SITE" or "COLUMN=missing@SITE".
+        secure: Use secure aggregation: the sums of single sites are not seen.
+        epsilon: Privacy budget of the watch; by default there is no noise.
+        level: Chance that a site without a change reports one.
+        rows: The rows of the run again, where it was made from a data frame.
+        out: The folder of the watch; by default `RUN-watch`, `RUN-watch-2` ...
+        progress: True shows a bar, False none; by default a terminal or notebook shows one.
+
+    Returns:
+        The run of the watch; its summary has the key `watch`.
+
+    Raises:
+        BadInput: The run has no common model of a table, or the new patients do not fit it.
+        RunFailed: The watch stopped.
+
+    Examples:
+        >>> watch_consortium("runs/heart-fedavg-seed0", shifts=["resting_bp=1.5@va"]).summary["watch"]  # doctest: +SKIP
+    """
+    from grandrounds.runs.run import Run, as_rows
+    from grandrounds.runs.run import run as start
+    from grandrounds.runs.runner import new_folder
+
+    watched = run if isinstance(run, Run) else Run(Path(run))
+    if watched.plan["data"]["table"] == AT_SITES:
+        raise BadInput(
+            f"{watched.folder} was run at hospitals: write a plan with `rounds watch {watched.folder} --plan FILE`, and "
+            "submit it with `rounds server submit FILE`",
+            code="rows-at-sites",
+        )
+    if watched.plan["data"]["table"] == DATA_FRAME and rows is None:
+        raise BadInput(
+            f"{watched.folder} was made from a {DATA_FRAME} in Python: watch it there, with "
+            "grandrounds.watch_consortium(run, rows=frame)",
+            code="data-frame-needed",
+        )
+    built = build_watch(watched, table=table, shifts=shifts, secure=secure, epsilon=epsilon, level=level)
+    folder = watched.folder.resolve()
+    place = Path(out) if out is not None else new_folder(folder.parent, f"{folder.name}-watch")
+    with exchange_progress(progress) as report:
+        return start(built, out=place, table=as_rows(rows), progress=report)
+
+
+def build_watch(run: Run, *, table: str | Path | None = None, **settings: Any) -> Experiment:
+    """Build the experiment of a watch.
+
+    Args:
+        run: The finished run whose model is watched.
+        table: New patients of a simulation.
+        settings: `secure`, `epsilon`, `level` and `shifts`, as in `watch_consortium`.
+
+    Raises:
+        BadInput: The run has no common model of a table, or a setting is not valid.
+    """
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.watched import watch_values
+
+    values = watch_values(run, table=None if table is None else str(table), **settings)
+    return Experiment.parse(values, where="settings")

@@ -1,0 +1,97 @@
+"""A watch at hospitals: keepers on Flower's Grid answer as a simulation does, from the new patients that each names itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.core.errors import RunFailed
+from grandrounds.data.table import Table
+from grandrounds.keeper.access import AccessControl
+from grandrounds.keeper.folder import SiteFolder
+from grandrounds.keeper.policy.rules import Policy
+from grandrounds.methods.watch.server import COUNTS
+from grandrounds.privacy.site_budget import SiteBudget
+from grandrounds.runs.watched import watch_values
+from tests.deploy.consortia import provisioned
+from tests.engine.hospitals import QUICK, Hospitals
+from tests.engine.memory_transport import MemoryTransport
+from tests.engine.test_hospitals import over_flower
+from tests.support import patients, refused
+
+SIZES = [120, 110, 130, 100]
+TRUSTING = Policy.parse('[secure]\npeers = "told"\n')
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """The hospitals, the run whose model they use, and each one's new patients: at two of four lactate has another unit."""
+    table = patients(SIZES)
+    settings = {"data": {"label": "died", "site": "hospital"}, "split": {"val": 0.2, "test": 0.2}, "explain": {"sketch": "none"}}
+    folder = tmp_path_factory.mktemp("watched") / "run"
+    values = {"name": "model", "method": {"rounds": 2}, "train": {"steps": 10, "lr": 0.2}, **settings}
+    gr.run(gr.Experiment.parse(values), table=table, out=folder)
+    fresh = patients([60, 70, 65, 75], seed=3)
+    lactate, site = fresh.columns["lactate"].copy(), fresh.columns["hospital"]
+    lactate[np.isin(site, ("a", "c"))] *= 9
+    fresh = Table.from_mapping({**fresh.columns, "lactate": lactate}, source="new.csv")
+    return table, gr.load_run(folder), {s: fresh.take(np.flatnonzero(site == s)) for s in "abcd"}
+
+
+def deployed(held, folder, *, policy=TRUSTING, without="", **settings):
+    table, run, fresh = held
+    hospitals = Hospitals.of(table, **watch_values(run, **settings))
+    folder.mkdir(exist_ok=True)
+    keepers = hospitals.keepers(folder / "state")
+    for keeper in keepers:
+        name = keeper.me.name
+        budget = SiteBudget.open(folder / f"{name}.json", epsilon=policy.privacy.epsilon, delta=policy.privacy.delta)
+        keeper._access = AccessControl(policy, budget, split=folder / f"{name}.split", classes=("0", "1"))
+        if name != without:
+            keeper._new_rows = lambda rows=fresh[name]: rows
+    transport = over_flower(keepers) or MemoryTransport(keepers)
+    return hospitals.deployed(folder, transport, timeouts=replace(QUICK, answer=300.0, poll=20.0))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_hospitals_tell_which_feature_moved_at_how_many_of_them(held, secure, tmp_path):
+    found = deployed(held, tmp_path, secure=secure).summary["watch"]
+    first = found["features"][0]
+    assert (first["name"], first["moved"]) == ("lactate", 2) and found["compared"] == 4 and found["patients"] == 270
+    assert [f["moved"] for f in found["features"][1:]] == [0, 0, 0] and bool(found["by_site"]) != secure
+    assert found["calibration"]["moved"] in (0, 1, 2)
+
+
+def test_a_site_charges_its_own_budget_and_adds_its_own_noise(held, tmp_path):
+    """A site that requires differential privacy answers a watch under a budget, and no other."""
+    strict = Policy.parse('[secure]\npeers = "told"\n[privacy]\nrequire = true\nepsilon = 5.0\nrun_epsilon = 2.0\n')
+    with refused("setup-incomplete", match="needs-privacy", kind=RunFailed):
+        deployed(held, tmp_path / "bare", policy=strict)
+    run = deployed(held, tmp_path / "noised", policy=strict, epsilon=1.5, secure=True)
+    assert run.summary["watch"]["noise"] > 0 and run.summary["privacy"]["epsilon"] <= 1.5
+    for name in "abcd":
+        purse = SiteBudget.open(tmp_path / "noised" / f"{name}.json", epsilon=5.0, delta=1e-5)
+        assert {of: purse.spent(of) for of in run.summary["privacy"]["spent"]} == pytest.approx(run.summary["privacy"]["spent"])
+        assert {e.what for e in purse.budget().events} == {COUNTS}
+
+
+def test_a_hospital_without_new_patients_refuses(held, tmp_path):
+    with refused("setup-incomplete", match="no-new-patients", kind=RunFailed):
+        deployed(held, tmp_path, without="b")
+
+
+def test_a_hospital_names_its_new_patients_in_its_site_configuration(tmp_path):
+    folder = provisioned(tmp_path, "north", "south", "west", insecure=True).site("north")
+    site = SiteFolder(folder)
+    assert site.new_rows() is None
+    (folder / "new.csv").write_text("age,cp,disease\n50,1,\n60,4,yes\n")
+    settings = (folder / "site.toml").read_text()
+    (folder / "site.toml").write_text(f'{settings}\n[watch]\ntable = "new.csv"\n')
+    read = site.new_rows()
+    assert read is not None and len(read()) == 2
+    (folder / "site.toml").write_text(f'{settings}\n[watch]\nfile = "new.csv"\n')
+    with refused("unknown-key"):
+        site.new_rows()
