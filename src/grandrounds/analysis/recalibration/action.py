@@ -148,7 +148,4 @@ def _act(
 
 
 def _start_without_checks(run: Run, site: str, model: str) -> WatchStart:
-    signed = run.ledger.head() if (run.folder / LEDGER).exists() else None
-    entries, root = (0, "") if signed is None else (signed.head.size, signed.head.root.hex())
-    name = str(run.summary["name"])
-    return WatchStart(name, site, run.folder.resolve().name, entries, root, model, "", {}, 0.0)
+    return WatchStart.of_run(run, site, model=model, baseline="", rates={}, alarms_per_5000=0.0)

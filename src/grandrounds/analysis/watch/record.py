@@ -27,6 +27,7 @@ from grandrounds.protocol.identity import public_pem
 
 if TYPE_CHECKING:
     from grandrounds.audit.verify import Finding
+    from grandrounds.runs.run import Run
 
 HEAD, KEY = "ledger.head.json", "site.pub"
 """Files of a watch's record beside its ledger: the newest head, and the public key that signs it."""
@@ -63,6 +64,19 @@ class WatchStart:
     baseline: str
     rates: Mapping[str, float]
     alarms_per_5000: float
+
+    @classmethod
+    def of_run(
+        cls, run: Run, site: str, *, model: str, baseline: str, rates: Mapping[str, float], alarms_per_5000: float
+    ) -> WatchStart:
+        """Collect the facts of a run: its name, its folder and the head of its ledger, beside those of the watch."""
+        entries, root = 0, ""
+        if (run.folder / LEDGER).exists():
+            with run.ledger as ledger:
+                signed = ledger.head()
+            entries, root = (0, "") if signed is None else (signed.head.size, signed.head.root.hex())
+        name, folder = str(run.summary["name"]), run.folder.resolve().name
+        return cls(name, site, folder, entries, root, model, baseline, rates, alarms_per_5000)
 
 
 class WatchRecord:
@@ -181,8 +195,8 @@ class WatchRecord:
 
         Args:
             status: The content of watch.json: patients, labelled, checks and so on. Its hashes are recorded.
-            alarms: New alarms, with check, kind, column, direction, time, patient, since, patients, sentence, advice and
-                figures.
+            alarms: Alarms since the start, those of earlier readings too, with check, kind, column, direction, time, patient,
+                since, patients, sentence, advice and figures.
             new: Patients that this reading added.
             state: The future content of state.safetensors, whose hash is recorded.
 
@@ -207,7 +221,7 @@ class WatchRecord:
             "new": int(new),
             "patients": int(status["patients"]),
             "labelled": int(status.get("labelled", 0)),
-            "alarms": len(ids),
+            "alarms": len(contents),
             "status": hash_status(status),
             **({} if state is None else {"state": hashlib.sha256(state).hexdigest()}),
         }

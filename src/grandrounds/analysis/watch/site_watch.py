@@ -222,15 +222,11 @@ class SiteWatch:
         return replace(fresh, seen=found.seen, files=found.files, earlier=listed), (note,)
 
     def _open_record(self, signer: Signer, digest: str) -> WatchRecord:
-        entries, root = _study_head(self.run.folder)
         record = WatchRecord.open(self.folder, signer=signer)
         limit = self._reference.limit
-        facts = WatchStart(
-            run=str(self.run.summary["name"]),
-            site=self.baseline.site,
-            folder=self.run.folder.resolve().name,
-            entries=entries,
-            root=root,
+        facts = WatchStart.of_run(
+            self.run,
+            self.baseline.site,
             model=self.baseline.model,
             baseline=digest,
             rates={check.name: check.share / limit for check in self._reference.checks},
@@ -541,18 +537,6 @@ def _absent(rows: Any, columns: Sequence[Any]) -> frozenset[str]:
 def _read_alarms(folder: Path) -> list[dict[str, Any]]:
     path = folder / ALARMS
     return list(json.loads(path.read_bytes())["alarms"]) if path.exists() else []
-
-
-def _study_head(folder: Path) -> tuple[int, str]:
-    """Return the number of entries and the root of a run's ledger; 0 and "" without one."""
-    from grandrounds.audit.ledger import ledger_at
-    from grandrounds.audit.merkle import Tree
-
-    if not (folder / "ledger.db").exists():
-        return 0, ""
-    with ledger_at(folder) as ledger:
-        entries = ledger.book().entries
-    return len(entries), Tree(e.leaf for e in entries).root().hex()
 
 
 def _lock(folder: Path) -> int:
