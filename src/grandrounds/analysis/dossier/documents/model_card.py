@@ -89,7 +89,7 @@ DATA = (
         "",
         "Evaluation data",
         "Describe the data of the evaluation.",
-        (data.state_partition, data.tabulate_analyses, data.explain_unknown_events),
+        (data.state_partition, data.tabulate_analyses, data.require_known_events),
         ("data-source",),
     ),
     Field(

@@ -275,7 +275,7 @@ METHODS = (
         "16",
         "Development versus evaluation",
         "Name differences between development and evaluation data in setting, eligibility, outcome and predictors.",
-        (_state_same_sites, data.tabulate_events, data.explain_unknown_events),
+        (_state_same_sites, data.tabulate_events, data.require_known_events),
         ("evaluation-differences",),
     ),
     Field(
@@ -342,13 +342,13 @@ RESULTS = (
         "20c",
         "Participants: comparison",
         "Compare development and evaluation data in predictors and outcome.",
-        (data.tabulate_events, data.explain_unknown_events, _miss_test_distribution),
+        (data.tabulate_events, data.require_known_events, _miss_test_distribution),
     ),
     Field(
         "21",
         "Model development",
         "Give participants and events in each analysis.",
-        (data.tabulate_analyses, data.explain_unknown_events, data.tabulate_sites, data.state_unit),
+        (data.tabulate_analyses, data.require_known_events, data.tabulate_sites, data.state_unit),
     ),
     Field(
         "22",

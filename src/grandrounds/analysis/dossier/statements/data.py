@@ -220,13 +220,16 @@ def require_follow_up(facts: Facts) -> Iterator[Statement]:
     return iter(())
 
 
-def explain_unknown_events(facts: Facts) -> Iterator[Statement]:
-    """State why events among training rows are not counted, where they are not."""
-    if under_budget(facts) and not is_defined(facts.get(SUMMARY, "training", "events")):
-        yield say(
-            "Training rows were not scored under the privacy budget, so their events are not counted here.",
-            facts.source(SUMMARY, "training"),
-        )
+def require_known_events(facts: Facts) -> Iterator[Statement]:
+    """Ask for the events among training rows, of an outcome with events.
+
+    Raises:
+        MissingFact: They are not known, with the cause.
+    """
+    if counts_events(facts) and not is_defined(facts.get(SUMMARY, "training", "events")):
+        cause = "training rows are not scored under a privacy budget" if under_budget(facts) else "training rows were not scored"
+        raise MissingFact(f"{cause}, so the table has no count of their events")
+    return iter(())
 
 
 def state_outcome(facts: Facts) -> Iterator[Statement]:
