@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.analysis.recalibration.recalibrate import hash_model
+from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.audit.entry import OWN
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
@@ -18,6 +21,7 @@ from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.runtime import run as site_run
 from grandrounds.keeper.runtime.run import build_stack
+from grandrounds.keeper.site_models import find_watch_folder
 from grandrounds.keeper.watch_rows import read_site_rows
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.deployment import Deployment
@@ -137,7 +141,7 @@ def test_a_hospital_recalibrates_with_its_own_folder(consortium, done, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_personal_model_is_recalibrated_beside_its_file(consortium, tmp_path):
+def test_a_personal_model_is_recalibrated_beside_its_file(consortium, done, tmp_path):
     run = consortium.run("second", personal={"part": "intercept", "spread": 1.0})
     site, file = consortium.site("c"), tmp_path / "recent.csv"
     write_csv(file, own(recent(seed=11)))
@@ -148,3 +152,60 @@ def test_a_personal_model_is_recalibrated_beside_its_file(consortium, tmp_path):
     assert rounds("predict", run.folder, "--table", file, "--personal", site).stdout != first
     assert rounds("recalibrate", run.folder, "--folder", site, "--undo").returncode == 0
     assert rounds("predict", run.folder, "--table", file, "--personal", site).stdout == first
+    renamed = find_watch_folder(run, site), find_watch_folder(done, site)
+    assert {place.name for place in renamed} == {"watch", f"watch-{'first' if renamed[0].name == 'watch' else 'second'}"}
+
+
+def test_a_hospital_watches_with_its_own_folder(consortium, done, tmp_path):
+    """The baseline is the keeper's validation rows, the record is signed by the site's own key."""
+    new, site = tmp_path / "new.csv", consortium.site("c")
+    write_csv(new, own(recent(120, flip=0.9, seed=21)))
+    common = ("watch", done.folder, "--folder", site, "--data", consortium.files["c"], "--table", new, "--json")
+    elsewhere = rounds(*common[:4], *common[6:])
+    assert elsewhere.returncode == 2 and "add --folder FOLDER --data FILE" in elsewhere.stderr
+    first = rounds(*common)
+    assert first.returncode == 3, first.stderr
+    status = json.loads(first.stdout)
+    assert (status["site"], status["reference"]["rows"], status["new"]) == ("c", len(consortium.kept["c"][1].val), 120)
+    assert {"prevalence", "calibration"} & {alarm["kind"] for alarm in status["alarms"]}
+    assert not (done.folder / "at_sites").exists() and Path(status["folder"]).parent == site
+    with WatchRecord.open(Path(status["folder"])) as record:
+        assert not record.verify(load_public(site / "keys" / "site.pub"))
+        assert record.started["keys"]["made"] == OWN
+    without = rounds(*common[:2], *common[4:])
+    assert without.returncode == 2 and "add --folder FOLDER" in without.stderr
+
+
+@pytest.mark.slow
+def test_a_hospital_watches_with_its_own_folder_and_starts_afresh_after_a_recalibration(consortium, done, tmp_path):
+    """New patients of whom more die: an alarm, a recalibration that answers it, and a watch of the new model."""
+    copy, new, site = tmp_path / "copy", tmp_path / "new.csv", consortium.site("a")
+    shutil.copytree(done.folder, copy)
+    write_csv(new, own(recent(260, flip=0.8, seed=21)))
+    common = ("watch", copy, "--folder", site, "--data", consortium.files["a"], "--table", new)
+    first = rounds(*common, "--json")
+    assert first.returncode == 3, first.stderr
+    status = json.loads(first.stdout)
+    kinds = {alarm["id"]: alarm["kind"] for alarm in status["alarms"]}
+    alarm = next(name for name, kind in kinds.items() if kind in ("prevalence", "calibration"))
+    assert status["model"] == hash_model(done.folder / "model.safetensors")
+    assert rounds(*common, "--json").returncode == 0, "the same patients are counted once"
+    made = rounds("recalibrate", copy, "--folder", site, "--table", new, "--by", "A. Smith", "--alarm", alarm, "--json")
+    assert made.returncode == 0, made.stderr
+    after = json.loads(made.stdout)["model_after"]
+    again = rounds(*common, "--json")
+    status = json.loads(again.stdout)
+    assert again.returncode == 0 and status["model"] == after and status["patients"] == 0
+    assert "the model is another than before" in " ".join(status["notes"])
+    write_csv(new, own(recent(200, flip=0.8, seed=22)))
+    baseline = tmp_path / "baseline.csv"
+    write_csv(baseline, own(recent(260, flip=0.8, seed=21)))
+    same = rounds("watch", copy, "--folder", site, "--baseline-table", baseline, "--table", new, "--json")
+    assert same.returncode == 0, "patients like those of the recalibration raise no alarm against them as the baseline"
+    with WatchRecord.open(site / "watch") as record:
+        kinds = [e["kind"] for e in record.entries]
+        action = next(e for e in record.entries if e["kind"] == "action")
+    assert kinds.count("watch-start") == 3 and action["alarm"] == alarm and action["models"]["after"] == after
+    for place, key in ((copy, consortium.folders.server / "server.pub"), (site / "watch", site / "keys" / "site.pub")):
+        verified = rounds("audit", "verify", place, "--key", key)
+        assert verified.returncode == 0, verified.stdout + verified.stderr

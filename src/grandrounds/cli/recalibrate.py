@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,7 @@ def recalibrate(
     if as_json:
         echo(json.dumps(plain(done.to_dict())))
     else:
-        _print(done, dry_run=dry_run)
+        _print(done, table, dry_run=dry_run)
 
 
 def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
@@ -109,9 +110,9 @@ def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
     from grandrounds.core.names import site_named
 
     if folder is not None:
-        from grandrounds.keeper.site_models import use_site_models
+        from grandrounds.keeper.site_models import find_watch_folder, use_site_models
 
-        name, watch = use_site_models(run, folder, site), folder / "watch"
+        name, watch = use_site_models(run, folder, site), find_watch_folder(run, folder)
         return Place(name, watch, find_signer(watch, site=name, run=run.folder))
     if site is None:
         raise BadInput("no hospital is named: add --site NAME, at a hospital --folder FOLDER", code="missing-option")
@@ -137,7 +138,7 @@ def _undo(run: Run, place: Place, by: str, note: str, *, as_json: bool) -> None:
     echo(f"{place.site} uses {used} again; the recalibration is {undone}")
 
 
-def _print(done: Recalibration, *, dry_run: bool) -> None:
+def _print(done: Recalibration, table: str, *, dry_run: bool) -> None:
     """Print the figures before and after, the tests and the decision."""
     from rich.table import Table
 
@@ -159,6 +160,11 @@ def _print(done: Recalibration, *, dry_run: bool) -> None:
     console.print(view)
     for line in _lines(done, dry_run=dry_run):
         echo(line)
+    if done.file is not None:
+        echo(
+            "the watch starts afresh with the new model; if these patients are the usual ones now, add "
+            f"--baseline-table {shlex.quote(table)} to `rounds watch`"
+        )
 
 
 def _lines(done: Recalibration, *, dry_run: bool) -> Iterator[str]:

@@ -17,6 +17,7 @@ from grandrounds.cli.options import Personal, Query, Reading, TrustCode, expand_
 from grandrounds.cli.terminal import Terminal, echo, echo_error, reads_run, styled, warn
 
 if TYPE_CHECKING:
+    from grandrounds.analysis.watch.baseline import SiteRows
     from grandrounds.analysis.watch.site_watch import SiteWatch, WatchReading
     from grandrounds.runs.run import Run
 
@@ -71,6 +72,16 @@ class Site:
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="At a hospital: the site's folder, whose folder watch/ receives the files of the watch."),
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="At a hospital: the table or images that it had in the run, whose validation rows are the baseline.",
+        ),
+    ] = None
+    data_query: Annotated[
+        str | None, typer.Option("--data-query", help="SELECT or table name, where --data is a SQL URL.")
     ] = None
     personal: Personal = None
     key: Annotated[
@@ -164,19 +175,35 @@ def _open(run: Run, patients: Patients, place: Site, *, quiet: bool) -> SiteWatc
     from grandrounds.analysis.watch.site_watch import open_watch
     from grandrounds.analysis.watch.sources import Source
     from grandrounds.cli.options import use_personal
+    from grandrounds.core.errors import BadInput
 
     run.refuse_withdrawn()
     site = use_personal(run, place.site, place.personal) if run.finished else place.site
-    folder = None
+    folder, own = None, None
     if place.folder is not None:
         folder = place.folder / "watch"
         if (place.folder / "site.toml").exists():
-            from grandrounds.keeper.site_models import use_site_models
+            from grandrounds.keeper.site_models import find_watch_folder, use_site_models
 
-            site = use_site_models(run, place.folder, site)
+            site, folder = use_site_models(run, place.folder, site), find_watch_folder(run, place.folder)
+            own = None if place.data is None else _read_own_rows(run, place)
+    if place.data is not None and own is None:
+        raise BadInput(
+            "--data is the table of a hospital with a folder of its own: add --folder FOLDER, or leave --data out",
+            code="missing-option",
+        )
     reading = patients.reading.merge(run.plan["data"]["missing"])
     baseline = None if place.baseline is None else Source(place.baseline, reading=reading)
-    return open_watch(run, site, folder=folder, baseline=baseline, key=place.key, say=None if quiet else _say)
+    return open_watch(run, site, folder=folder, baseline=baseline, own=own, key=place.key, say=None if quiet else _say)
+
+
+def _read_own_rows(run: Run, place: Site) -> SiteRows:
+    """Read the rows that a hospital had in the run, from its own table."""
+    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.keeper.watch_rows import read_site_rows
+
+    assert place.folder is not None and place.data is not None
+    return read_site_rows(run, SiteFolder(place.folder), place.data, query=place.data_query)
 
 
 def _say(sentence: str) -> None:

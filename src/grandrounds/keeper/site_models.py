@@ -1,12 +1,13 @@
-"""Models of one hospital in its own folder: the personal model of a run, and recalibrations made after it."""
+"""Files of one hospital after a run, in its own folder: personal and recalibrated models, and the watch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.analysis.watch.record import LEDGER, WatchRecord
 from grandrounds.core.errors import BadInput
-from grandrounds.core.names import site_named
+from grandrounds.core.names import site_named, slug
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.methods.personal.site import digest_model
 
@@ -41,3 +42,21 @@ def use_site_models(run: Run, folder: Path, site: str | None = None) -> str:
         common = digest_model(run.model_for(name).theta)
         run.use_site_folder(name, files.state / "recalibrated" / common[:16])
     return name
+
+
+def find_watch_folder(run: Run, folder: Path) -> Path:
+    """Return the folder of a hospital's watch of a run: watch, or watch-NAME where another run is watched in it.
+
+    Args:
+        run: A finished run.
+        folder: The site's folder.
+
+    Raises:
+        BadInput: The record of a watch cannot be read.
+    """
+    place, name = folder / "watch", str(run.summary["name"])
+    if not (place / LEDGER).exists():
+        return place
+    with WatchRecord.open(place) as record:
+        started = record.started
+    return place if started is None or started["run"] == name else folder / f"watch-{slug(name)}"

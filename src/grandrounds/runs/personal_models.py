@@ -100,13 +100,14 @@ class PersonalFile:
         return whole and self.common == digest_model(model.theta)
 
 
-def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFile:
+def find_personal_file(path: Path, models: Sequence[TrainedModel], *, personal: bool = True) -> PersonalFile:
     """Find the file of a personal model that was made from a model of a run.
 
     Args:
         path: The file, or a folder that has it somewhere below, such as the folder of a site. Of a folder with recalibrations
             the last one that was not undone.
         models: The common model of the run, and those of groups of sites.
+        personal: The run has personal parts. Without, personal models of another run with the same common model are passed over.
 
     Returns:
         The file.
@@ -117,6 +118,7 @@ def find_personal_file(path: Path, models: Sequence[TrainedModel]) -> PersonalFi
     if not path.is_dir():
         return PersonalFile.read(path)
     folders = sorted({p.parent for p in (*path.rglob(FILE), *path.rglob(f"{RECALIBRATED}-*.safetensors"))})
+    folders = [folder for folder in folders if personal or not (folder / FILE).exists()]
     files = [PersonalFile.read(deployed) for folder in folders if (deployed := find_deployed(folder)) is not None]
     fitting = [file for file in files if any(file.fits(model) for model in models)]
     if not fitting:

@@ -290,7 +290,7 @@ class Run:
             BadInput: There is no file of this run.
         """
         models = [self.model, *(self.model_at(name) for name in sorted(set(self.summary["models"].values())))]
-        file = find_personal_file(Path(path), models)
+        file = find_personal_file(Path(path), models, personal=bool(self.summary.personal))
         file.apply(self._common_model(file.site))
         self._personal_files[file.site] = file.path.parent if Path(path).is_dir() else file.path
         return file.site

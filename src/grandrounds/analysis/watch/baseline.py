@@ -230,10 +230,11 @@ def _validation_rows(run: Run, site: str, data: Any) -> tuple[Table | ImageSet, 
     where = run.plan["data"]["table"]
     if where in (AT_SITES, DATA_FRAME) and data is None:
         place = "at its sites" if where == AT_SITES else "in a data frame"
+        at_hospital = "at the hospital add --folder FOLDER --data FILE, or " if where == AT_SITES else ""
         raise BadInput(
-            f"the rows of {run.folder} are {place}, not on this machine: give labelled rows of {site} that the model was not "
-            f"trained on, with --baseline-table: rounds watch {shlex.quote(str(run.folder))} --site {shlex.quote(site)} "
-            "--baseline-table labelled.csv --table new.csv",
+            f"the rows of {run.folder} are {place}, not on this machine: {at_hospital}give labelled rows of {site} that the "
+            f"model was not trained on, with --baseline-table: rounds watch {shlex.quote(str(run.folder))} "
+            f"--site {shlex.quote(site)} --baseline-table labelled.csv --table new.csv",
             code="no-validation-rows",
         )
     found = RunRows.read(run, data)
