@@ -16,6 +16,7 @@ from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
 from grandrounds.analysis.dossier.statement import MissingFact, Table
 from grandrounds.analysis.dossier.statements import acceptance, attacks, monitoring, privacy, record
+from grandrounds.analysis.membership.attack import model_hash
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
 from tests.analysis.watch.records import SIGNER, alarmed
@@ -120,7 +121,7 @@ def test_points_of_the_other_documents(evidence):
     assert {i for i, state in states(plan).items() if state == OPEN} == {"3.5", "G1"}  # people alone
     found = states(assessment)
     assert {i for i in found if found[i] == OPEN} >= {"a.6", "b.1", "b.2", "d.3", "d.5", "d.6", "164.504(e)"}
-    assert {i for i in found if found[i] == FILLED} >= {"a.4", "b.3", "c.2", "d.1", "d.2", "d.4", "e.2", "e.3", "e.6", "e.10"}
+    assert {i for i in found if found[i] == FILLED} >= {"a.4", "b.3", "c.2", "d.1", "d.2", "d.4", "e.2", "e.3", "e.6", "e.11"}
     assert found["164.312(b)"] == found["164.316(b)(2)(i)"] == BEGUN
 
 
@@ -248,9 +249,52 @@ def test_attacks_are_stated_with_their_intervals(evidence):
         "Epsilon limits any attack on covered data to an AUC of 0.731 and to 2.7% of members at 1% false alarms.",
         "An attack did better than epsilon allows.",
     ]
+
+
+def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(evidence):
     overview = dict(attacks.tabulate_tests(Facts(evidence)).texts())
-    assert set(overview) >= {"membership inference", "attribute inference", "reconstruction and inversion"}
-    assert "rounds attack RUN" in overview["membership inference"]
+    assert list(overview)[:4] == ["membership inference", "attribute inference", "inversion", "reconstruction"]
+    assert all("`rounds attack RUN` runs it" in overview[name] for name in list(overview)[:4])
+    column = {
+        "column": "age", "accuracy_members": 0.5, "accuracy_nonmembers": 0.4, "advantage": 0.1, "low": 0.02, "high": 0.18,
+        "low_all": -0.01, "high_all": 0.21, "imputation": 0.45,
+    }  # fmt: skip
+    statistics = [
+        {"kind": "scores", "attacked": True, "attack": "cells", "finding": "F.", "exposed": 3, "total": 4, "share": 0.75,
+         "low": 0.3, "high": 0.95},
+        {"kind": "final model", "attacked": True, "attack": "model inversion", "finding": "G.", "share": None},
+        {"kind": "sums", "attacked": False, "attack": "", "finding": "None is offered.", "share": None},
+    ]  # fmt: skip
+    more = {
+        "attribute": {"worst": "age", "leaking": ["age"], "columns": [{**column, "column": "sex", "advantage": 0.0}, column]},
+        "reconstruction": {"statistics": statistics},
+        "not_tried": ["LiRA was not tried."],
+    }
+    whole = changed(with_attacks(evidence), "attacks.json", lambda value: value.update(more))
+    facts = Facts(whole)
+    assert [s.text for s in attacks.state_attribute(facts)] == [
+        "Column 'age' leaks most: a guess is right for 50.0% of training patients and 40.0% of others.",
+        "The difference is +10.0% (-1.0% to +21.0%), with an interval over all columns.",
+        "Of 2 columns, 1 have an advantage clearly above zero.",
+    ]
+    assert attacks.tabulate_attribute(facts).texts()[0] == ["age", "50.0%", "40.0%", "+10.0% (+2.0% to +18.0%)", "45.0%"]
+    assert [s.text for s in attacks.state_reconstruction(facts)] == [
+        "Of 3 disclosed statistics, 2 were attacked.",
+        "The largest share of patients or values is exposed by 'scores' (cells): 75.0% (30.0% to 95.0%).",
+    ]
+    assert attacks.tabulate_reconstruction(facts).texts()[0] == ["scores", "cells", "3 of 4", "75.0% (30.0% to 95.0%)", "F."]
+    assert [row[1] for row in attacks.tabulate_reconstruction(facts).texts()][-1] == "not attacked"
+    assert [s.text for s in attacks.state_inversion(facts)] == ["G."]
+    found = states(dpia.build(facts))
+    assert {found[i] for i in ("e.6", "e.7", "e.8", "e.9", "e.11")} == {FILLED}
+    other = Facts(changed(whole, "attacks.json", lambda value: value.update(model="ab" * 32)))
+    with pytest.raises(MissingFact, match="of another model"):
+        attacks.tabulate_membership(other)
+
+
+def test_attacks_of_this_model_are_accepted(run, evidence):
+    same = changed(with_attacks(evidence), "attacks.json", lambda value: value.update(model=model_hash(run)))
+    assert attacks.tabulate_membership(Facts(same)).rows
 
 
 def test_a_withdrawal_is_the_first_note_of_every_document(evidence):

@@ -95,9 +95,9 @@ def _list_risks(facts: Facts) -> Iterator[Item]:
         facts, "c.1", "Identification from disclosed data", "what disclosed data can tell about one person",
         privacy.state_guarantee, privacy.tabulate_disclosures, privacy.state_simulated_noise, questions=("risk-rating",),
     )  # fmt: skip
-    yield make_model_item(
+    yield make_item(
         facts, "c.2", "Attacks that were run", "how well known attacks do against this run",
-        attacks.state_membership, attacks.tabulate_membership,
+        attacks.tabulate_tests, attacks.tabulate_not_tried,
     )  # fmt: skip
     yield make_model_item(
         facts, "c.3", "Wrong or unfair outputs", "harm from errors, by site and by group of persons",
@@ -162,22 +162,26 @@ def _show_evidence(facts: Facts) -> Iterator[Item]:
     )  # fmt: skip
     yield make_model_item(
         facts, "e.7", "Test: attribute inference", "whether an unknown value of a person can be guessed",
-        attacks.state_attribute,
+        attacks.state_attribute, attacks.tabulate_attribute,
     )  # fmt: skip
     yield make_model_item(
-        facts, "e.8", "Test: reconstruction and inversion", "whether rows can be rebuilt from the model or from what leaves",
-        attacks.state_reconstruction,
+        facts, "e.8", "Test: inversion", "whether typical or single patients can be rebuilt from the model",
+        attacks.state_inversion,
+    )  # fmt: skip
+    yield make_item(
+        facts, "e.9", "Test: reconstruction", "whether rows can be rebuilt from what leaves sites",
+        attacks.state_reconstruction, attacks.tabulate_reconstruction,
     )  # fmt: skip
     yield make_model_item(
-        facts, "e.9", "Test: exfiltration and regurgitation", "whether the model puts out rows of the training data",
+        facts, "e.10", "Test: exfiltration and regurgitation", "whether the model puts out rows of the training data",
         system.state_output, state_model_file, miss_exfiltration,
     )  # fmt: skip
-    yield make_model_item(
-        facts, "e.10", "Overview of tests", "each test with its result, or the command that runs it",
+    yield make_item(
+        facts, "e.11", "Overview of tests", "each test with its result, or the command that runs it",
         attacks.tabulate_tests,
     )  # fmt: skip
     yield make_item(
-        facts, "e.11", "Documentation", "this assessment, the officer's advice, measures in all phases, information for users",
+        facts, "e.12", "Documentation", "this assessment, the officer's advice, measures in all phases, information for users",
         system.tabulate_security, questions=("officer-advice", "deployer-information", "residual-risk"),
     )  # fmt: skip
 
