@@ -14,7 +14,7 @@ from email.message import EmailMessage
 def build_message(alarm: dict, recipient: str) -> EmailMessage:
     """Build the e-mail: the sentence as text, the advice below it, and the commands of an answer."""
     subject = f"[{alarm['site']}] alarm {alarm['id']}: {alarm['column'] or alarm['check']}"
-    lines = [alarm["sentence"], "", *(f"- {advice}" for advice in alarm["advice"]), ""]
+    lines = [alarm["sentence"], *alarm["details"], "", *(f"- {advice}" for advice in alarm["advice"]), ""]
     lines.append(f"Acknowledge it: rounds watch acknowledge FOLDER --alarm {alarm['id']} --by NAME --note TEXT")
     message = EmailMessage()
     message["To"] = recipient

@@ -44,8 +44,9 @@ def test_the_page_has_alarms_with_their_states_and_a_link_from_the_run(folder):
     assert EVIL not in text
     assert text.index("A3 ") < text.index("A2 ") < text.index("A1 "), "the newest alarm is first"
     for words in (
-        "Age has been higher since patient 71.", "Check the unit of the column.", "Acknowledged by M. Curie",
-        "the new monitor", "Silenced by M. Curie until 620 patients are read", "Action: unit corrected by IT",
+        "Age has been higher since patient 71.", "No outcome is known yet.", "Check the unit of the column.",
+        "Acknowledged by M. Curie", "the new monitor",
+        "Silenced by M. Curie until 620 patients are read", "Action: unit corrected by IT",
         "Not delivered by mail 12ab34cd: exit code 1", "verifies, with its alarms and figures", "These watches are simulated",
     ):  # fmt: skip
         assert words in text

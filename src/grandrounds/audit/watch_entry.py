@@ -52,6 +52,7 @@ PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "since": (int, True),
         "patients": (int, True),
         "sentence": (str, True),
+        "details": (list, True),
         "advice": (list, True),
         "figures": (dict, True),
     },
@@ -118,8 +119,8 @@ def part_fault(content: Content) -> str:
             return "its 'rates' are not numbers by check"
     if kind == READING and not all(isinstance(v, str) for v in content["status"].values()):
         return "its 'status' is not hashes by name"
-    if kind == ALARM and not all(isinstance(v, str) for v in content["advice"]):
-        return "its 'advice' is not a list of sentences"
+    if kind == ALARM and not all(isinstance(v, str) for v in (*content["details"], *content["advice"])):
+        return "its 'details' or 'advice' are not sentences"
     if kind in (ALARM, ACTION) and not _are_numbers(content["figures"]):
         return "its 'figures' are not numbers by name"
     if kind == ACTION and not all(isinstance(v, str) for v in content.get("models", {}).values()):

@@ -128,7 +128,8 @@ def test_the_run_is_compared_where_it_is_at_hand(in_run):
     result = audit(in_run)
     assert not result.findings, result.findings
     assert "with the key that the run's ledger names" in " ".join(result.checked)
-    assert "the head of its ledger" in " ".join(result.checked)
+    assert "the head of its ledger, by entry 0" in " ".join(result.checked)
+    assert "the model cdcdcdcdcdcdcdcd... of entry 0: no file at hand has it" in result.unchecked
     assert "give --key" not in " ".join(result.notes)
     run = in_run.parents[2]
     (run / "ledger.db").unlink()

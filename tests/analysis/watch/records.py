@@ -57,6 +57,7 @@ def alarm(check: str = "age up", patient: int = 118, **changes) -> dict:
     return {
         "id": "A1", "check": check, "kind": "shift", "column": "age", "direction": "up", "time": "2026-11-18T02:00:00+00:00",
         "patient": patient, "since": 71, "patients": 48, "sentence": "Age has been higher since patient 71.",
+        "since_sentence": "Since patient 71, for 48 patients.", "harm_sentence": "No outcome is known yet.",
         "advice": ["Check the unit of the column."], "state": "open", "figures": {"reference": 54.25, "current": 61.5},
         **changes,
     }  # fmt: skip

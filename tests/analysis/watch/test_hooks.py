@@ -52,8 +52,9 @@ def test_a_command_gets_the_alarm_once(record, tmp_path):
     assert given == {
         "schema": 1, "id": "A1", "run": "heart-7", "site": "va", "date": "2026-11-18T02:00:00+00:00", "check": "age up",
         "kind": "shift", "column": "age", "direction": "up", "patient": 118, "since": 71, "patients": 48, "state": "open",
-        "sentence": "Age has been higher since patient 71.", "advice": ["Check the unit of the column."],
-        "figures": {"reference": 54.25, "current": 61.5},
+        "sentence": "Age has been higher since patient 71.",
+        "details": ["Since patient 71, for 48 patients.", "No outcome is known yet."],
+        "advice": ["Check the unit of the column."], "figures": {"reference": 54.25, "current": 61.5},
     }  # fmt: skip
     assert variables["GRANDROUNDS_ALARM_ID"] == "A1"
     assert variables["GRANDROUNDS_ALARM_SENTENCE"] == "Age has been higher since patient 71."
@@ -193,5 +194,6 @@ def test_the_mail_example_gives_one_message_to_sendmail(record, tmp_path, monkey
     assert notify(record, [hook]) == []
     mail = (tmp_path / "mail").read_text()
     assert (tmp_path / "arguments").read_text() == "-t -i\n"
-    for words in ("To: it@hospital.example", "Subject: [va] alarm A1: age", "Age has been higher", "- Check the unit"):
+    assert mail.startswith("To: it@hospital.example\nSubject: [va] alarm A1: age\n")
+    for words in ("Age has been higher", "No outcome is known yet.", "- Check the unit"):
         assert words in mail

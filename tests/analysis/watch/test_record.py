@@ -61,7 +61,7 @@ def test_an_alarm_entry_has_no_more_than_its_named_parts(tmp_path):
         entry = record.alarms()[0].content
     assert set(entry) == {
         "kind", "run", "site", "date", "alarm", "check", "type", "column", "direction", "patient", "since", "patients",
-        "sentence", "advice", "figures", "schema", "number", "previous",
+        "sentence", "details", "advice", "figures", "schema", "number", "previous",
     }  # fmt: skip
     assert entry["figures"] == {"current": 61.5}
     assert entry["date"] == "2026-11-18T02:00:00+00:00"

@@ -271,7 +271,17 @@ def _compare_run(out: AuditFindings, folder: Path, entries: Sequence[Content]) -
         site, key = start["site"], _key_in_run(folder)
         if key is not None and key.hex() != start["keys"]["site"]:
             out.add_finding(OTHER_KEY, f"entry {start['number']}", f"the ledger of the run names another key for {site}")
-        closing = book.entries[size - 1].content
-        same = closing["kind"] == CLOSE and start["model"] in (closing["model"], *closing["files"].values())
-        which = "its model" if same else f"the site's own model {start['model'][:16]}..."
-        out.checked.append(f"the run, {run.name}: the head of its ledger and {which}, in entry {start['number']}")
+        out.checked.append(f"the run, {run.name}: the head of its ledger, by entry {start['number']}")
+        _compare_model(out, folder, start, book.entries[size - 1].content)
+
+
+def _compare_model(out: AuditFindings, folder: Path, start: Content, closing: Content) -> None:
+    """Find the model of the watch among the files that the run ended with and those of the site."""
+    if closing["kind"] == CLOSE and start["model"] in (closing["model"], *closing["files"].values()):
+        out.checked.append(f"the model: one that the run ended with, by entry {start['number']}")
+        return
+    for path in sorted(folder.absolute().parent.glob("*.safetensors")):
+        if not path.is_symlink() and hash_file(path) == start["model"]:
+            out.checked.append(f"the model: {path.name} of the site, by entry {start['number']}")
+            return
+    out.add_unchecked(f"the model {start['model'][:16]}... of entry {start['number']}: no file at hand has it")

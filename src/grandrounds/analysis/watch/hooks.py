@@ -28,8 +28,8 @@ from grandrounds.core.errors import BadInput, visible
 SECONDS = 30.0
 """Time limit of a command."""
 _PARTS = (
-    "run", "site", "date", "check", "type", "column", "direction", "patient", "since", "patients", "sentence", "advice",
-    "figures",
+    "run", "site", "date", "check", "type", "column", "direction", "patient", "since", "patients", "sentence", "details",
+    "advice", "figures",
 )  # fmt: skip
 _VARIABLES = ("id", "run", "site", "date", "check", "kind", "column", "since", "patients", "sentence")
 _SHOWN = 200

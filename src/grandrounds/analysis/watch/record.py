@@ -35,6 +35,9 @@ HEAD, KEY = "ledger.head.json", "site.pub"
 BASELINE, STATE, STATUS, ALARMS = "baseline.safetensors", "state.safetensors", "watch.json", "alarms.json"
 """Files of a watch that its record vouches for."""
 
+_DETAILS = ("since_sentence", "harm_sentence")
+"""Sentences of an alarm besides the one that says what changed: since when, and whether the model's figures suffer."""
+
 _LONGEST = 2000
 """Characters of a name or a note that are recorded."""
 
@@ -439,6 +442,7 @@ def alarm_parts(alarm: Mapping[str, Any]) -> Content:
         "since": int(alarm["since"]),
         "patients": int(alarm["patients"]),
         "sentence": str(alarm["sentence"])[:_LONGEST],
+        "details": [str(alarm[name])[:_LONGEST] for name in _DETAILS if alarm.get(name)],
         "advice": [str(sentence)[:_LONGEST] for sentence in alarm.get("advice") or ()],
         "figures": _numbers(alarm.get("figures") or {}),
     }

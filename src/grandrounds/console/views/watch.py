@@ -33,6 +33,7 @@ class CheckLine(BaseModel):
 
     name: str
     kind: str
+    text: str = ""
     column: str | None = None
     direction: str | None = None
     rate: float | None = None
@@ -54,6 +55,7 @@ class AlarmLine(BaseModel):
     since: int
     patients: int
     sentence: str
+    details: list[str]
     advice: list[str]
     state: str
     state_text: str
@@ -213,6 +215,7 @@ def _alarm(alarm: RecordedAlarm) -> AlarmLine:
         since=content["since"],
         patients=content["patients"],
         sentence=content["sentence"],
+        details=list(content["details"]),
         advice=list(content["advice"]),
         state=alarm.state,
         state_text=alarm.state_sentence,

@@ -9,6 +9,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, INK, QUIET, layout, safe
 
+HIGHEST = 6.0
+"""Evidence up to which the figure reaches: after an alarm it grows without bound."""
 MOST = 6
 """Checks that the figure shows: those that raised an alarm, then those that came closest to one."""
 
@@ -48,6 +50,8 @@ def evidence_over_patients(
         f"Evidence of a change at {safe(site)}", note=note, x="patients read", y="log of evidence over threshold", height=400
     )
     shape["xaxis"]["rangemode"] = "tozero"
+    values = [0.0, *(v for line in lines for v in line["y"] if v is not None)]
+    shape["yaxis"]["range"] = [min(values) - 1, min(max(values), HIGHEST) + 1.5]
     return Figure(found, shape)
 
 
