@@ -57,8 +57,9 @@ def attack_summary(attacked: AttackedRun, kind: str, statistic: str) -> Statisti
         held += 0 if cell is None else int((cell >= 0).sum())
     share = values / held if held else 0.0
     columns = f" (of {', '.join(repr(name) for name in sorted(named)[:5])})" if named else ""
+    rare_levels = "1 category has" if levels == 1 else f"{levels} categories have"
     finding = (
-        f"{share:.0%} of the numbers are alone in their cell of 0.2% and are read to 0.1%, and {levels} categories have one "
+        f"{share:.0%} of the numbers are alone in their cell of 0.2% and are read to 0.1%, and {rare_levels} one "
         f"patient of a site{columns}. Values of one patient are not linked across columns. Keepers at hospitals remove counts of "
         f"1 to {LEAST - 1}; this counts them as if none were removed."
     )
