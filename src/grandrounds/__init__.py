@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
-    from grandrounds.api.watching import watch_consortium
+    from grandrounds.api.watching import watch, watch_consortium
     from grandrounds.api.withdrawing import withdraw
     from grandrounds.core.errors import BadInput, RunFailed
     from grandrounds.core.records import Decision, RoundRecord, RunSummary
@@ -89,6 +89,7 @@ __all__ = [
     "table1",
     "tune",
     "verify_dossier",
+    "watch",
     "watch_consortium",
     "withdraw",
 ]
@@ -115,7 +116,7 @@ _HOME = {
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
     "recalibrate": "api.recalibrating",
-    "watch_consortium": "api.watching",
+    **dict.fromkeys(("watch", "watch_consortium"), "api.watching"),
     "withdraw": "api.withdrawing",
 }
 """Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""

@@ -1,4 +1,4 @@
-"""`gr.watch_consortium`: watch a model across hospitals, in a simulation."""
+"""`gr.watch` and `gr.watch_consortium`: watch a model at one hospital, or across hospitals in a simulation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,69 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import AT_SITES, DATA_FRAME
 
 if TYPE_CHECKING:
+    from grandrounds.analysis.watch.site_watch import WatchReading
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.runs.run import Run
+
+
+def watch(
+    run: Run | str | Path,
+    site: str | None,
+    table: Any,
+    *,
+    label: str | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    labels: Any = None,
+    query: str | None = None,
+    baseline: Any = None,
+    data: Any = None,
+    folder: str | Path | None = None,
+    key: str | Path | None = None,
+) -> WatchReading:
+    """Compare new patients of a hospital with its validation patients, and raise alarms.
+
+    Patients, evidence and alarms are kept in the folder of the watch, as by `rounds watch`: call it again with further
+    patients, and those who were read before are not counted again.
+
+    Args:
+        run: The run, or its folder.
+        site: The hospital; None: the only one of the run.
+        table: New patients: a data frame, the path of a table or folder, or a database URL with `query`.
+        label: Column with the outcome, empty where it is not known; None: the run's label, where the table has it.
+        id: Column that names the patient; None: a row is known by its values.
+        time: Column with the patient's date; None: the time of the file.
+        labels: Table with outcomes of patients who were read earlier; needs `id`.
+        query: The SQL query.
+        baseline: Labelled rows of the hospital, in place of the run's validation rows.
+        data: The run's rows, where it was made from a data frame.
+        folder: The folder of the watch; None: RUN/at_sites/SITE/watch.
+        key: The site's private key for the record; None: that of the site's folder or of the simulation.
+
+    Returns:
+        The reading: `.alarms` are new alarms, `.status` the content of watch.json, `.new` and `.labelled` count patients.
+
+    Raises:
+        BadInput: The run is not finished or withdrawn, the site is unknown, it has too few validation patients, or the rows do
+            not fit the model.
+
+    Examples:
+        >>> for alarm in watch("runs/heart-fedavg-seed0", "cleveland", "new.csv").alarms:  # doctest: +SKIP
+        ...     print(alarm["sentence"], *alarm["advice"])
+    """
+    from grandrounds.analysis.watch.site_watch import PatientColumns, open_watch
+    from grandrounds.analysis.watch.sources import Source
+    from grandrounds.runs.run import Run
+
+    found = run if isinstance(run, Run) else Run(Path(run))
+    place, signed_by = (None if path is None else Path(path) for path in (folder, key))
+    rows = None if baseline is None else Source(baseline)
+    with open_watch(found, site, folder=place, baseline=rows, data=data, key=signed_by) as site_watch:
+        return site_watch.read(
+            Source(table, query),
+            PatientColumns(label, id, time),
+            labels=None if labels is None else Source(labels),
+        )
 
 
 def watch_consortium(

@@ -25,12 +25,10 @@ from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
 from grandrounds.site.tasks import tasks_of
 from grandrounds.statistics.watch import Reference, Rows, calibrate
+from grandrounds.statistics.watch.reference import LEAST_PATIENTS
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
-
-LEAST_ROWS = 20
-"""Validation patients that a baseline needs at least: with fewer, one patient is more than 5% of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,11 +197,11 @@ def read_baseline(
     task = tasks_of(run.plan["tasks"], run.site_names)[site] if run.plan.get("tasks") else ""
     person = None if model.schema is None else model.schema.patient
     people = _people(rows, person)
-    if len(np.unique(people)) < LEAST_ROWS:
+    if len(np.unique(people)) < LEAST_PATIENTS:
         raise BadInput(
-            f"the baseline of {site} has {len(np.unique(people))} patients ({source}), and a watch needs at least {LEAST_ROWS}, "
-            "because fewer do not show what is usual: give more labelled rows with --baseline-table, or run again with a larger "
-            "split.val",
+            f"the baseline of {site} has {len(np.unique(people))} patients ({source}), and a watch needs at least "
+            f"{LEAST_PATIENTS}, because fewer do not show what is usual: give more labelled rows with --baseline-table, or run "
+            "again with a larger split.val",
             code="too-few-rows",
         )
     observer = Observer.from_rows(model, rows, task=task, seed=int(run.plan["seed"]))

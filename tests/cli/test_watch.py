@@ -1,0 +1,134 @@
+"""`rounds watch` and `gr.watch` on a hospital of heart: screen, exit codes, JSON, loop, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+
+import pandas as pd
+import pytest
+
+import grandrounds as gr
+from grandrounds.cli import watch as command
+from grandrounds.statistics.watch import calibrate
+from tests.command import rounds
+
+SITE = "cleveland"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A run, tables of one hospital, and a watch whose baseline is written."""
+    folder = tmp_path_factory.mktemp("watch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grandrounds.analysis.watch.baseline.calibrate", partial(calibrate, streams=5))
+        quick = {"method.rounds": 2, "explain.sketch": "none", "evaluation.every": 100}
+        gr.run("heart", settings=quick, out=folder / "run", progress=False)
+        assert rounds("data", "split", "heart", "--out", "tables", cwd=folder).returncode == 0
+        said = rounds("watch", "run", "--site", SITE, "--table", f"tables/{SITE}.csv", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    assert "setting the alarm levels of cleveland by resampling" in said.stderr
+    assert "cleveland: 303 new patients, 303 new outcomes" in said.stdout and "no alarm" in said.stdout
+    assert "false alarms: at most 1 in 5,000 patients for all checks together" in said.stdout
+    table = pd.read_csv(folder / "tables" / f"{SITE}.csv")
+    table.assign(cholesterol=table["cholesterol"] / 38.67).to_csv(folder / "tables" / "next.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def copy(root, tmp_path):
+    shutil.copytree(root, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_an_alarm_in_sentences_with_exit_code_3(copy):
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
+    assert said.returncode == 3, said.stderr
+    text = " ".join(said.stdout.split())
+    assert "alarm A1 (open): Column cholesterol is outside the range of training in 100% of patients" in text
+    assert "Since patient 304 (" in text and "labelled patients since then" in text
+    assert "(mg/dL to mmol/L, as of cholesterol is a factor of 38.67): check the unit of column cholesterol" in text
+    assert "files: run/at_sites/cleveland/watch" in text
+    again = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
+    assert again.returncode == 0 and "1 earlier alarm is open" in again.stdout
+
+    shown = rounds("watch", "show", "run", cwd=copy)
+    assert shown.returncode == 0 and "606 patients, 606 of them with their outcome" in shown.stdout
+    assert "alarm A1 (open)" in shown.stdout and "In the newest patients: 100%, in the reference: 0%." in shown.stdout
+    assert json.loads(rounds("watch", "show", "run", "--json", cwd=copy).stdout)["patients"] == 606
+    assert rounds("audit", "verify", "run/at_sites/cleveland/watch", cwd=copy).returncode == 0
+
+
+def test_json_has_the_status_and_new_alarms(copy):
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", "--json", cwd=copy)
+    values = json.loads(said.stdout)
+    assert said.returncode == 3 and values["new"] == 303 and values["new_alarms"] == ["A1"]
+    assert {"checks", "timeline", "alarms", "reference", "rate", "folder"} <= set(values)
+    assert rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", "-q", cwd=copy).stdout == ""
+
+
+def test_a_command_is_called_and_a_silenced_check_changes_no_exit_code(copy):
+    silence = ("watch", "silence", "run", "--check", "range up: cholesterol", "--patients", "1000", "--by", "IT")
+    assert rounds(*silence, cwd=copy).returncode == 0
+    hook = ("--on-alarm", "tee taken.json")
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", *hook, cwd=copy)
+    assert said.returncode == 0 and "A1 (silenced)" in said.stdout and not (copy / "taken.json").exists()
+    rounds("watch", "silence", "run", "--check", "range up: cholesterol", "--end", "--by", "IT", cwd=copy)
+    rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", *hook, cwd=copy)
+    assert json.loads((copy / "taken.json").read_text())["id"] == "A1"
+
+
+def test_it_reads_again_and_again_until_it_is_stopped(copy, monkeypatch):
+    inbox = copy / "inbox"
+    inbox.mkdir()
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            (inbox / "bad.csv").write_text("colour\nred\n")
+        elif len(pauses) == 2:
+            (inbox / "bad.csv").unlink()
+            shutil.copy(copy / "tables" / "next.csv", inbox)
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    said = rounds("watch", "run", "--site", SITE, "--table", "inbox", "--every", "5", cwd=copy)
+    assert said.returncode == 3 and pauses == [300, 300, 300]
+    assert "has none of the model's columns" in said.stderr and "the next reading tries again" in said.stderr
+    assert "alarm A1 (open)" in said.stdout and "stopped; patients that were read are counted" in said.stderr
+
+
+def test_python_returns_the_alarms(copy):
+    frame = pd.read_csv(copy / "tables" / "next.csv")
+    result = gr.watch(copy / "run", SITE, frame)
+    assert result.new == 303 and [a["column"] for a in result.alarms] == ["cholesterol"]
+    assert gr.watch(copy / "run", SITE, frame).new == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--site", "nowhere", "--table", "tables/next.csv"), "unknown-site"),
+        (("--table", "tables/next.csv"), "site-required"),
+        (("--site", SITE), "missing-option"),
+        (("--site", SITE, "--table", "tables/absent.csv"), "file-not-found"),
+        (("--site", SITE, "--table", "tables/next.csv", "--label", "outcome"), "unknown-column"),
+        (("--site", SITE, "--table", "tables/next.csv", "--time", "age"), "unreadable-dates"),
+        (("--site", SITE, "--table", "tables/next.csv", "--labels", "tables/next.csv"), "missing-option"),
+        (("--site", SITE, "--table", "tables/next.csv", "--on-alarm", "'"), "bad-hook"),
+    ],
+)
+def test_refusals_are_one_sentence(root, options, code):
+    said = rounds("watch", "run", *options, cwd=root)
+    assert said.returncode == 2 and f"[{code}]" in said.stderr and len(said.stderr.strip().splitlines()) == 1, said.stderr
+
+
+def test_a_withdrawn_run_is_refused(copy):
+    valid = {"folder": "run-without-va", "run": "heart-0", "model": "ab" * 32, "root": "", "entries": 0}
+    mark = {"schema": 1, "site": "va", "date": "2026-01-01T00:00:00+00:00", "valid": valid, "setup": "agreed again"}
+    (copy / "run" / "withdrawn.json").write_text(json.dumps(mark))
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
+    assert said.returncode == 2 and "[withdrawn-run]" in said.stderr
