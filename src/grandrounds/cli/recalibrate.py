@@ -100,7 +100,8 @@ def recalibrate(
     if as_json:
         echo(json.dumps(plain(done.to_dict())))
     else:
-        _print(done, table, dry_run=dry_run)
+        where = f"--site {shlex.quote(done.site)}" if folder is None else f"--folder {shlex.quote(str(folder))}"
+        _print(done, table, f"rounds recalibrate {shlex.quote(str(run))} {where} --undo", dry_run=dry_run)
 
 
 def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
@@ -138,7 +139,7 @@ def _undo(run: Run, place: Place, by: str, note: str, *, as_json: bool) -> None:
     echo(f"{place.site} uses {used} again; the recalibration is {undone}")
 
 
-def _print(done: Recalibration, table: str, *, dry_run: bool) -> None:
+def _print(done: Recalibration, table: str, undo: str, *, dry_run: bool) -> None:
     """Print the figures before and after, the tests and the decision."""
     from rich.table import Table
 
@@ -161,6 +162,7 @@ def _print(done: Recalibration, table: str, *, dry_run: bool) -> None:
     for line in _lines(done, dry_run=dry_run):
         echo(line)
     if done.file is not None:
+        echo(f"recorded by {done.by}; `{undo}` goes back")
         echo(
             "the watch starts afresh with the new model; if these patients are the usual ones now, add "
             f"--baseline-table {shlex.quote(table)} to `rounds watch`"
@@ -199,4 +201,3 @@ def _lines(done: Recalibration, *, dry_run: bool) -> Iterator[str]:
         yield "nothing was written (--dry-run)" if dry_run else "nothing was written"
         return
     yield f"saved: {done.file} (before: {done.file_before}, which stays)"
-    yield f"recorded by {done.by}; `rounds recalibrate RUN --site {done.site} --undo` goes back"

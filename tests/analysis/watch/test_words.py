@@ -166,3 +166,10 @@ def test_actions_name_commands_that_can_be_copied():
     assert "`rounds run 'runs/heart 1'/experiment.toml`" in actions[1]
     assert words.model_actions(PLACE, "missing", words.UNKNOWN) == []
     assert "does not mend discrimination" in words.model_actions(PLACE, "discrimination", words.WORSE)[0]
+
+
+def test_commands_at_a_hospital_name_its_folder():
+    place = words.Place("runs/first", "va", "the risk of died", "died", folder="heart/sites/va")
+    actions = words.model_actions(place, "calibration", "")
+    assert "`rounds recalibrate runs/first --folder heart/sites/va --table labelled.csv`" in actions[0]
+    assert "the operator of the consortium submits a new run" in actions[1]

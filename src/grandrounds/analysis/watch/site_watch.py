@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 POINT = 20
 """Patients between two points of the timeline."""
+SITE_FILE = "site.toml"
+"""File of a hospital's own folder, by which a watch in it is known."""
 _ROWS = 2000  # patients that are scored and explained at once
 
 Progress = Callable[[int, int], None]
@@ -188,6 +190,7 @@ class SiteWatch:
             observer.score_name,
             observer.event_name,
             "log-odds" if observer.is_classification and observer.model.net.kernel != "forest" else "",
+            str(self.folder.parent) if (self.folder.parent / SITE_FILE).exists() else "",
         )
         known = ~np.isnan(baseline.patients.label)
         labelled = observer.is_classification and bool(known.any())

@@ -30,6 +30,7 @@ class Place:
         score: The score as text ("the risk of died").
         event: The event ("died"); "" where there is none.
         unit: Of attributions: "log-odds", or "" for other scales.
+        folder: The site's own folder at a hospital; "" in a simulation.
     """
 
     run: str
@@ -37,15 +38,19 @@ class Place:
     score: str
     event: str = ""
     unit: str = "log-odds"
+    folder: str = ""
 
     @property
     def recalibrate(self) -> str:
         """The command that recalibrates the model at this site."""
-        return f"`rounds recalibrate {shlex.quote(self.run)} --site {shlex.quote(self.site)} --table labelled.csv`"
+        where = f"--folder {shlex.quote(self.folder)}" if self.folder else f"--site {shlex.quote(self.site)}"
+        return f"`rounds recalibrate {shlex.quote(self.run)} {where} --table labelled.csv`"
 
     @property
     def retrain(self) -> str:
-        """The command that trains again."""
+        """The command that trains again; at a hospital the consortium does."""
+        if self.folder:
+            return "the operator of the consortium submits a new run"
         return f"`rounds run {shlex.quote(self.run.rstrip('/'))}/experiment.toml`"
 
 
