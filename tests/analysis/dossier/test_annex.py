@@ -302,7 +302,7 @@ def test_a_withdrawal_is_the_first_note_of_every_document(evidence):
     entry = {"kind": "withdraw", "number": 9, "run": "x", "site": "va", "date": f"{DATE}T00:00:00Z", "valid": valid}
     facts = Facts(changed(evidence, LEDGER, lambda value: value["entries"].append({"entry": entry, "path": []})))
     for build in BUILDERS:
-        assert build(facts).notes[0].text.startswith(f"Site va withdrew on {DATE}")
+        assert build(facts).notes[0].text.startswith(f"WITHDRAWN: site va withdrew on {DATE}")
     table = record.tabulate_changes(facts).texts()
     assert [row[0] for row in table] == ["0", "3", "9"]
     assert table[-1][4:] == ["cdcdcdcdcdcdcdcd...", f"{DATE}T00:00:00Z"]

@@ -168,19 +168,6 @@ def state_earlier_run(facts: Facts) -> Iterator[Statement]:
         yield say("The run repeats no earlier run.", facts.source(SUMMARY, "withdrawal"))
 
 
-def note_withdrawal(facts: Facts) -> tuple[Statement, ...]:
-    """Make the note at the start of a document that the model is no longer valid; none where no site withdrew."""
-    return tuple(
-        say(
-            "Site {site} withdrew on {date}: the model of this run is no longer valid, and run '{valid}' replaces it.",
-            site=facts.entry_value(entry, "site"),
-            date=facts.entry_value(entry, "date"),
-            valid=facts.entry_value(entry, "valid", "run"),
-        )
-        for entry in facts.entries(WITHDRAW)
-    )
-
-
 def state_rollback(facts: Facts) -> Statement:
     """State how the model of this run is identified when a later one is taken back."""
     closing = facts.entries(CLOSE)

@@ -1,0 +1,41 @@
+"""Applicability: fields and statements that have no meaning for some kinds of run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from grandrounds.analysis.dossier.document import Content, Saying
+from grandrounds.analysis.dossier.evidence import SUMMARY
+from grandrounds.analysis.dossier.facts import Facts
+from grandrounds.analysis.dossier.statement import Statement, Table, say
+from grandrounds.analysis.dossier.statements.run_kind import trains_model
+
+
+def only(applies: Callable[[Facts], bool], saying: Saying) -> Saying:
+    """Restrict statements to runs for which they have a meaning; other runs say nothing, and have no gap.
+
+    Args:
+        applies: Tells whether the statements have a meaning for a run.
+        saying: The function that states facts.
+
+    Returns:
+        The restricted function.
+    """
+
+    def state(facts: Facts) -> Iterator[Content]:
+        if applies(facts):
+            made = saying(facts)
+            yield from [made] if isinstance(made, Statement | Table) else made
+
+    return state
+
+
+def exclude_statistics(facts: Facts) -> Statement | None:
+    """State that a run computes statistics and has no model; None for a run with a model."""
+    if trains_model(facts):
+        return None
+    return say(
+        "Method '{method}' computes statistics and fits no model.",
+        facts.source(SUMMARY, "statistic"),
+        method=facts.value(SUMMARY, "method"),
+    )
