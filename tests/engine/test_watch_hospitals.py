@@ -9,6 +9,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.errors import RunFailed
+from grandrounds.data.new_patients import NewPatients
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.folder import SiteFolder
@@ -51,7 +52,7 @@ def deployed(held, folder, *, policy=TRUSTING, without="", **settings):
         budget = SiteBudget.open(folder / f"{name}.json", epsilon=policy.privacy.epsilon, delta=policy.privacy.delta)
         keeper._access = AccessControl(policy, budget, split=folder / f"{name}.split", classes=("0", "1"))
         if name != without:
-            keeper._new_rows = lambda rows=fresh[name]: rows
+            keeper._new = NewPatients(lambda rows=fresh[name]: rows, folder / name)
     transport = over_flower(keepers) or MemoryTransport(keepers)
     return hospitals.deployed(folder, transport, timeouts=replace(QUICK, answer=300.0, poll=20.0))
 
@@ -86,12 +87,12 @@ def test_a_hospital_without_new_patients_refuses(held, tmp_path):
 def test_a_hospital_names_its_new_patients_in_its_site_configuration(tmp_path):
     folder = provisioned(tmp_path, "north", "south", "west", insecure=True).site("north")
     site = SiteFolder(folder)
-    assert site.new_rows() is None
+    assert site.new_patients() is None
     (folder / "new.csv").write_text("age,cp,disease\n50,1,\n60,4,yes\n")
     settings = (folder / "site.toml").read_text()
     (folder / "site.toml").write_text(f'{settings}\n[watch]\ntable = "new.csv"\n')
-    read = site.new_rows()
-    assert read is not None and len(read()) == 2
+    new = site.new_patients()
+    assert new is not None and len(new.read()) == 2 and new.folder == folder / "watch"
     (folder / "site.toml").write_text(f'{settings}\n[watch]\nfile = "new.csv"\n')
     with refused("unknown-key"):
-        site.new_rows()
+        site.new_patients()

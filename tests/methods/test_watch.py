@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -239,6 +241,7 @@ def test_noise_and_secure_aggregation_go_together(trained, rows, tmp_path):
 def ask(trained, **changes) -> Ask:
     w = watch_values(trained)["method"]["watch"]
     shared = {"digest": w["model"], "edges": edges_json(w["edges"]), "level": 0.01, "least": 5, "labels": 1, "columns": 4}
+    shared["moved"] = "test"
     return Ask(WATCH, shared={**shared, **changes}, report=("sums",)).numbered(AskId("w", 1, 1), ("a",))
 
 
@@ -289,6 +292,26 @@ def test_new_patients_come_from_a_table_with_or_without_labels(trained, rows, tm
     fresh.to_csv(tmp_path / "other.csv", index=False)
     with refused("unknown-site"):
         watch(trained, rows, tmp_path, "x", table=tmp_path / "other.csv")
+
+
+def test_alarms_of_a_sites_own_watch_decide_what_moved_there(trained, rows, tmp_path):
+    checks = [
+        {"kind": "missing", "column": "age", "status": "alarm"},
+        {"kind": "shift", "column": "lactate", "status": "quiet"},
+        {"kind": "explanation", "column": "ward", "status": "alarm"},
+        {"kind": "net benefit", "column": "", "status": "alarm"},
+    ]
+    folder = trained.folder / "at_sites" / "b" / "watch"
+    folder.mkdir(parents=True)
+    (folder / "watch.json").write_text(json.dumps({"checks": checks}))
+    try:
+        found = watch(trained, rows, tmp_path, alarms=True, shifts=["lactate=2@a", "lactate=2@b"])["watch"]
+        moved = {s["site"]: s["moved"] for s in found["by_site"]}
+        assert moved["b"] == ["age", "explanation of ward"] and "lactate" in moved["a"] and found["moved_by"] == "alarms"
+        with refused("method-does-not-fit", match="have no noise"):
+            watch(trained, rows, tmp_path, "noised", alarms=True, epsilon=1.0)
+    finally:
+        shutil.rmtree(trained.folder / "at_sites")
 
 
 @pytest.mark.parametrize("text", ["lactate", "lactate=two@a", "=2@a", "lactate=nan@a"])

@@ -84,6 +84,7 @@ def watch_consortium(
     secure: bool = False,
     epsilon: float | None = None,
     level: float = 0.01,
+    alarms: bool = False,
     rows: Any = None,
     out: str | Path | None = None,
     progress: RunProgress = None,
@@ -97,6 +98,7 @@ def watch_consortium(
         secure: Use secure aggregation: the sums of single sites are not seen.
         epsilon: Privacy budget of the watch; by default there is no noise.
         level: Chance that a site without a change reports one.
+        alarms: Alarms of a site's own watch decide what moved there, where it has one; else tests of its new patients do.
         rows: The rows of the run again, where it was made from a data frame.
         out: The folder of the watch; by default `RUN-watch`, `RUN-watch-2` ...
         progress: True shows a bar, False none; by default a terminal or notebook shows one.
@@ -128,7 +130,7 @@ def watch_consortium(
             "grandrounds.watch_consortium(run, rows=frame)",
             code="data-frame-needed",
         )
-    built = build_watch(watched, table=table, shifts=shifts, secure=secure, epsilon=epsilon, level=level)
+    built = build_watch(watched, table=table, shifts=shifts, secure=secure, epsilon=epsilon, level=level, alarms=alarms)
     folder = watched.folder.resolve()
     place = Path(out) if out is not None else new_folder(folder.parent, f"{folder.name}-watch")
     with exchange_progress(progress) as report:
@@ -141,7 +143,7 @@ def build_watch(run: Run, *, table: str | Path | None = None, **settings: Any) -
     Args:
         run: The finished run whose model is watched.
         table: New patients of a simulation.
-        settings: `secure`, `epsilon`, `level` and `shifts`, as in `watch_consortium`.
+        settings: `secure`, `epsilon`, `level`, `alarms` and `shifts`, as in `watch_consortium`.
 
     Raises:
         BadInput: The run has no common model of a table, or a setting is not valid.

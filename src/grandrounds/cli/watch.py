@@ -105,12 +105,50 @@ class Alerts:
     seconds: Annotated[float, typer.Option("--alarm-timeout", help="Time limit of such a command in seconds.")] = 30.0
 
 
+@dataclass(frozen=True)
+class Consortium:
+    """A watch across all hospitals, from sums."""
+
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Watch all sites of a simulation, from sums: which feature moved at how many sites."),
+    ] = False
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Write the plan of such a watch at hospitals, for `rounds server submit`."),
+    ] = None
+    shifts: Annotated[
+        list[str],
+        typer.Option(
+            "--shift", metavar="COLUMN=FACTOR@SITE", help="Plant a change into new patients, to try it; or COLUMN=missing@SITE."
+        ),
+    ] = field(default_factory=list)
+    secure: Annotated[bool, typer.Option("--secure", help="Secure aggregation: no site's own sums are seen.")] = False
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Privacy budget of the watch; noise is added at each site.")
+    ] = None
+    level: Annotated[
+        float, typer.Option("--level", help="Chance that a site without a change reports one, in a watch of all sites.")
+    ] = 0.01
+    alarms: Annotated[
+        bool, typer.Option("--alarms", help="A site's own watch decides what moved there, where it has one; not with --epsilon.")
+    ] = False
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of a watch of all sites (default: RUN-watch).")] = None
+
+    def first_flag(self) -> str | None:
+        """Return the first option that needs --simulate or --plan; None where none is given."""
+        given = {"--shift": self.shifts, "--secure": self.secure, "--epsilon": self.epsilon}
+        given |= {"--alarms": self.alarms, "--out": self.out}
+        return next((flag for flag, value in given.items() if value), None)
+
+
 @expand_options
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     patients: Patients,
     place: Site,
     alerts: Alerts,
+    consortium: Consortium,
     every: Annotated[
         float | None, typer.Option("--every", min=0.01, metavar="MINUTES", help="Read again and again; Ctrl-C stops.")
     ] = None,
@@ -120,6 +158,8 @@ def watch(
 ) -> None:
     """Watch the model at one hospital: compare new patients with the hospital's validation patients.
 
+    With --simulate all sites of a simulation send sums, and the result is which feature moved at how many sites.
+
     Checks inputs (missing values, unknown codes, range, distribution), scores and explanations, and with outcomes prevalence,
     calibration, discrimination and net benefit. All checks together raise at most about one false alarm in 5,000 patients.
     The watch stays in RUN/at_sites/SITE/watch: nothing leaves the hospital. A patient is counted once, also after a crash.
@@ -128,9 +168,16 @@ def watch(
 
     Example: `rounds watch runs/heart-fedavg-seed0 --site cleveland --table new_patients.csv`
     """
-    if patients.table is None:
-        from grandrounds.core.errors import BadInput
+    from grandrounds.core.errors import BadInput
 
+    if consortium.simulate or consortium.plan is not None:
+        _watch_all(run, patients, consortium, trust_code=trust_code, as_json=as_json, quiet=quiet)
+        return
+    if (flag := consortium.first_flag()) is not None:
+        raise BadInput(
+            f"{flag} is for a watch of all sites: add --simulate, or --plan FILE for hospitals", code="missing-option"
+        )
+    if patients.table is None:
         raise BadInput("no new patients are given: add --table FILE, a folder, or a SQL URL with --query", code="missing-option")
     alarmed = False
     try:
@@ -144,6 +191,31 @@ def watch(
         echo("stopped; patients that were read are counted", err=True)
     if alarmed:
         raise typer.Exit(ALARM)
+
+
+def _watch_all(
+    run: Path, patients: Patients, consortium: Consortium, *, trust_code: bool, as_json: bool, quiet: bool
+) -> None:
+    """Watch all sites of a simulation, or write the plan of such a watch."""
+    from grandrounds.cli.watch_consortium import simulate, write_plan
+    from grandrounds.runs.run import Run
+
+    c, watched = consortium, Run(run, trust_code=trust_code)
+    if c.plan is not None:
+        write_plan(watched, c.plan, secure=c.secure, epsilon=c.epsilon, level=c.level, alarms=c.alarms)
+        return
+    simulate(
+        watched,
+        table=patients.table,
+        shifts=c.shifts,
+        secure=c.secure,
+        epsilon=c.epsilon,
+        level=c.level,
+        alarms=c.alarms,
+        out=c.out,
+        as_json=as_json,
+        quiet=quiet,
+    )
 
 
 def _read_once(

@@ -22,6 +22,7 @@ def simulate(
     secure: bool = False,
     epsilon: float | None = None,
     level: float = 0.01,
+    alarms: bool = False,
     out: Path | None = None,
     as_json: bool = False,
     quiet: bool = False,
@@ -35,6 +36,7 @@ def simulate(
         secure: Use secure aggregation.
         epsilon: Privacy budget of the watch.
         level: Chance that a site without a change reports one.
+        alarms: Alarms of sites' own watches decide what moved.
         out: The folder of the watch.
         as_json: Print JSON and nothing else.
         quiet: Print the folder and nothing else.
@@ -52,6 +54,7 @@ def simulate(
         secure=secure,
         epsilon=epsilon,
         level=level,
+        alarms=alarms,
         out=out,
         progress=None if sys.stderr.isatty() else False,
     )
@@ -71,7 +74,9 @@ def simulate(
         echo(f"run: {watched.folder}")
 
 
-def write_plan(run: Run, file: Path, *, secure: bool = False, epsilon: float | None = None, level: float = 0.01) -> None:
+def write_plan(
+    run: Run, file: Path, *, secure: bool = False, epsilon: float | None = None, level: float = 0.01, alarms: bool = False
+) -> None:
     """Write the experiment of a watch at hospitals, for `rounds server submit`.
 
     Args:
@@ -80,6 +85,7 @@ def write_plan(run: Run, file: Path, *, secure: bool = False, epsilon: float | N
         secure: Use secure aggregation.
         epsilon: Privacy budget of the watch.
         level: Chance that a site without a change reports one.
+        alarms: Alarms of sites' own watches decide what moved.
 
     Raises:
         BadInput: The run cannot be watched, or the file cannot be written.
@@ -90,7 +96,7 @@ def write_plan(run: Run, file: Path, *, secure: bool = False, epsilon: float | N
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.runs.watched import watch_values
 
-    values = watch_values(run, secure=secure, epsilon=epsilon, level=level)
+    values = watch_values(run, secure=secure, epsilon=epsilon, level=level, alarms=alarms)
     Experiment.parse(values, where="settings")
     head = "# A watch of a model across hospitals, for `rounds server submit`. Sites name their new patients in their site.toml."
     try:

@@ -324,6 +324,7 @@ class WatchSettings(Settings):
     edges: Settings
     level: float
     least: int
+    moved: str
     labels: bool
     table: str | None
     shifts: list[str]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +13,12 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table, missing_mask, to_text
+
+Alarms = frozenset[tuple[str, str]]
+"""Checks of a site's own watch that raised an alarm: kind and feature, as method 'watch' names them."""
+
+_KINDS = {**dict.fromkeys(("missing", "unseen", "range", "shift"), "input"), "explanation": "explanation"}
+_MODEL_KINDS = ("score", "calibration")
 
 GONE = "missing"
 """Word of a planted change that removes a column's values."""
@@ -101,6 +109,41 @@ def read_new_patients(table: Table, schema: Schema) -> Dataset:
             )
         data = replace(data, patient=np.array(to_text(names), object))
     return data
+
+
+@dataclass(frozen=True)
+class NewPatients:
+    """New patients of a hospital, read anew for each run of method 'watch'.
+
+    Attributes:
+        read: Reads the table.
+        folder: Folder of the hospital's own watch, which may not exist.
+    """
+
+    read: Callable[[], Table]
+    folder: Path | None = None
+
+
+def read_alarms(folder: Path | None) -> Alarms | None:
+    """Read the checks of a site's own watch that raised an alarm; None where the site has no such watch.
+
+    Args:
+        folder: The folder of the watch, with watch.json.
+
+    Raises:
+        BadInput: The file is damaged.
+    """
+    file = None if folder is None else folder / "watch.json"
+    if file is None or not file.is_file():
+        return None
+    try:
+        checks = [(c["kind"], str(c["column"]), c["status"]) for c in json.loads(file.read_text())["checks"]]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{file} is damaged: run `rounds watch` again, which writes it", code="damaged-file") from None
+    raised = [(kind, column) for kind, column, status in checks if status == "alarm"]
+    return frozenset(
+        (_KINDS[kind], column) if kind in _KINDS else (kind, "") for kind, column in raised if kind in (*_KINDS, *_MODEL_KINDS)
+    )
 
 
 def divide_by_site(data: Dataset, sites: Sequence[str], *, column: str) -> tuple[Dataset, ...]:

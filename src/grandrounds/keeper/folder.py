@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.schema import AgreedSchema, parse_schema
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
+from grandrounds.data.new_patients import NewPatients
 from grandrounds.data.readers import table_format
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import FILE as REJECTED_PEERS
@@ -119,8 +120,8 @@ class SiteFolder:
         """Read the site's own data without preparation."""
         return read_rows(self.schema(), data, query=query, form=self.form())
 
-    def new_rows(self) -> Callable[[], Table] | None:
-        """Return the reader of the site's new patients, from [watch] of site.toml: `table`, and `query` for a SQL URL.
+    def new_patients(self) -> NewPatients | None:
+        """Return the site's new patients, from [watch] of site.toml: `table`, and `query` for a SQL URL; None without it.
 
         Raises:
             BadInput: The section has an unknown key, or names no table.
@@ -144,7 +145,7 @@ class SiteFolder:
                 raise BadInput(f"{table} holds images, and a watch needs a table", code="needs-table")
             return rows
 
-        return read
+        return NewPatients(read, self.path / "watch")
 
     def form(self) -> Format:
         """Return the format of the site's file from [table] of site.toml: decimal, text_encoding, separator, censored."""
@@ -177,5 +178,5 @@ class SiteFolder:
             state=self.state / "runs",
             access=access,
             device=device,
-            new_rows=self.new_rows(),
+            new=self.new_patients(),
         )

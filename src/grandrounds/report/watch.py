@@ -58,7 +58,10 @@ def _features(watch: Mapping[str, Any]) -> TextTable:
         )
         for f in shown
     )
+    own = watch.get("moved_by", "test") == "alarms"
+    rule = ["Where a site has its own watch, its alarms decide what moved there."] if own else []
     notes = [
+        *rule,
         f"Moved: the site's own new patients differ from its own reference patients. A site without a change reports any feature "
         f"with probability {watch['level']:g} at most, so {watch['by_chance']:.2g} of {sites} sites are expected to by chance.",
         "PSI: population stability index over all sites, each against its own reference patients; p is that of the sum, * where "

@@ -16,7 +16,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.loading import AT_SITES
-from grandrounds.data.new_patients import divide_by_site, plant_shifts, read_new_patients
+from grandrounds.data.new_patients import divide_by_site, plant_shifts, read_alarms, read_new_patients
 from grandrounds.data.readers import read_table, table_format
 from grandrounds.explain.percentiles import Population, Spread
 from grandrounds.methods import is_variant_of
@@ -121,7 +121,8 @@ def add_new_patients(plan: Plan, stack: Stack) -> Stack:
         table = read_table(watch.table, missing=tuple(plan.data.missing), form=table_format(plan.data))
         fresh = read_new_patients(table, stack.data.schema)
         new = divide_by_site(fresh, stack.names, column=str(stack.data.schema.site or "site"))
-    return replace(stack, new=plant_shifts(new, stack.names, tuple(watch.shifts)))
+    alarms = tuple(read_alarms(Path(str(watch.run)) / "at_sites" / name / "watch") for name in stack.names)
+    return replace(stack, new=plant_shifts(new, stack.names, tuple(watch.shifts)), alarms=alarms)
 
 
 def watch_values(
@@ -130,6 +131,7 @@ def watch_values(
     secure: bool = False,
     epsilon: float | None = None,
     level: float = 0.01,
+    alarms: bool = False,
     table: str | None = None,
     shifts: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -140,6 +142,7 @@ def watch_values(
         secure: Use secure aggregation.
         epsilon: Privacy budget of the watch; None: no noise.
         level: Chance that a site without a change reports one.
+        alarms: A site's own watch decides what moved there, where it has one.
         table: New patients of a simulation, with the site column of the run; None: the test rows.
         shifts: Changes planted into new patients of a simulation.
 
@@ -169,6 +172,7 @@ def watch_values(
         "model": parameters_digest(model.theta),
         "edges": agree_edges(model.encoding, read_population(run.folder)),
         "level": level,
+        **({"moved": "alarms"} if alarms else {}),
         **({"table": str(Path(table).resolve()) if Path(table).exists() else table} if table else {}),
         **({"shifts": list(shifts)} if shifts else {}),
     }

@@ -16,6 +16,7 @@ from grandrounds.data.corruption.attacks import Attack
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.new_patients import Alarms
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.split import Rows, row_keys, unit_keys
 
@@ -155,6 +156,7 @@ class Stack:
     subgroups: tuple[str, ...] = ()  # columns whose groups are compared (evaluation.subgroups)
     bands: Mapping[str, Sequence[float]] = field(default_factory=dict)  # cuts of those that are numbers
     new: tuple[Dataset, ...] = ()  # new patients of each site, for method 'watch'; none: the test rows
+    alarms: tuple[Alarms | None, ...] = ()  # alarms of each site's own watch; None: it has none
 
     def number(self, sites: Sequence[str]) -> Array:
         """Return the site numbers of the named sites."""
@@ -212,4 +214,5 @@ class Stack:
             subgroups=self.subgroups,
             bands=self.bands,
             new=self.new[k : k + 1],
+            alarms=self.alarms[k : k + 1],
         )

@@ -155,6 +155,7 @@ class Questions:
             "level": watch.level,
             "least": watch.least,
             "labels": int(watch.labels),
+            "moved": watch.get("moved", "test"),
         }
         return all(ask.shared.get(name) == value for name, value in wanted.items())
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from grandrounds import __version__
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
+from grandrounds.data.new_patients import NewPatients
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
@@ -69,7 +70,7 @@ class Keeper:
         state: Folder for the state of runs.
         access: Policy and budget of the site.
         device: Device to train on.
-        new_rows: Reads the site's new patients, for each run of method 'watch'; None: it names none.
+        new: The site's new patients, for runs of method 'watch'; None: it names none.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class Keeper:
         state: Path,
         access: AccessControl | None = None,
         device: str = "auto",
-        new_rows: Callable[[], Table] | None = None,
+        new: NewPatients | None = None,
     ) -> None:
-        self._new_rows = new_rows
+        self._new = new
         self.me, self._server, self._state, self._device = me, server, state, device
         self._access = access or AccessControl()
         self._read = rows
@@ -171,7 +172,7 @@ class Keeper:
         refuse_other_rows(before, opening)
         try:
             run = SiteRun(
-                opening, store, self._data(), self.me, self._access, device=self._device, new_rows=self._new_rows
+                opening, store, self._data(), self.me, self._access, device=self._device, new=self._new
             )
         except BadInput as e:
             _log.error("the data do not fit run %s: %s", question.id.run, e)
@@ -193,7 +194,7 @@ class Keeper:
         """Find a run that is open here, and load it from disk if needed."""
         if name not in self._runs:
             run = SiteRun.load(
-                store, self._data(), self.me, self._access, device=self._device, new_rows=self._new_rows
+                store, self._data(), self.me, self._access, device=self._device, new=self._new
             )
             if run is None:
                 return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES, STROKES, apply_schema, split_keys, split_site_rows
-from grandrounds.data.new_patients import read_new_patients
+from grandrounds.data.new_patients import NewPatients, read_alarms, read_new_patients
 from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
@@ -58,7 +58,7 @@ class SiteRun:
         me: The site's name, key and secret.
         access: Policy and budget of the site.
         device: Device to train on.
-        new_rows: Reads the site's new patients, for a run of method 'watch'.
+        new: The site's new patients, for a run of method 'watch'.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class SiteRun:
         access: AccessControl,
         *,
         device: str,
-        new_rows: Callable[[], Table] | None = None,
+        new: NewPatients | None = None,
     ) -> None:
         self.opening, self.store, self._access = opening, store, access
         self.plan = Plan(opening.plan)
         self._me = me
         stack = build_stack(self.plan, rows, name=me.name, role=opening.role, task=opening.task)
         if is_variant_of(self.plan.method.name, "watch"):
-            stack = _add_new_patients(stack, new_rows)
+            stack = _add_new_patients(stack, new)
         e = self.plan.engine
         self.host = SiteHost(
             stack,
@@ -112,13 +112,13 @@ class SiteRun:
         access: AccessControl,
         *,
         device: str,
-        new_rows: Callable[[], Table] | None = None,
+        new: NewPatients | None = None,
     ) -> SiteRun | None:
         """Load a run that was open when the keeper stopped; None if there is none."""
         opening = store.opening()
         if opening is None:
             return None
-        run = cls(opening, store, rows, me, access, device=device, new_rows=new_rows)
+        run = cls(opening, store, rows, me, access, device=device, new=new)
         for data in store.setup():
             with suppress(UnknownPeers):  # a known peer is no longer listed: sums are refused until it is replaced
                 run._do(decode_ask(data, me.name, run.layout))
@@ -237,11 +237,12 @@ def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, tas
     return replace(stack, subgroups=subgroups, bands=bands)
 
 
-def _add_new_patients(stack: Stack, new_rows: Callable[[], Table] | None) -> Stack:
+def _add_new_patients(stack: Stack, new: NewPatients | None) -> Stack:
     """Add the new patients that the site names; without them its test rows would be taken for new."""
-    if new_rows is None or not isinstance(stack.data, Dataset):
+    if new is None or not isinstance(stack.data, Dataset):
         raise Refusal(NO_NEW_PATIENTS)
-    return replace(stack, new=(read_new_patients(new_rows(), stack.data.schema),))
+    rows = read_new_patients(new.read(), stack.data.schema)
+    return replace(stack, new=(rows,), alarms=(read_alarms(new.folder),))
 
 
 def _check_table(settings: DataSettings, table: Table) -> Dataset:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from grandrounds.core.section import Section
@@ -23,6 +25,11 @@ class WatchOptions(Section):
         description="chance that a site whose patients did not change reports any feature as moved (Holm's correction)",
     )
     least: int = Field(5, ge=2, description="smallest count of patients that a site sends in the clear")
+    moved: Literal["test", "alarms"] = Field(
+        "test",
+        description="rule by which a site decides that a feature moved. 'test': tests of its new patients at `level`; 'alarms': "
+        "alarms of its own watch (`rounds watch RUN --site`) where it has one, else tests",
+    )
     labels: bool = Field(True, description="compare predicted risks with outcomes, where new patients have a label")
     table: str | None = Field(
         None, description="new patients of all sites, in a simulation; not set: the test rows of each site"

@@ -25,7 +25,7 @@ from grandrounds.methods.exact.exchange import ENDED, FEWEST_SITES, RESULT, dige
 from grandrounds.methods.secure import STATISTIC_BITS, STATISTIC_BOUND, secure_sum
 from grandrounds.methods.watch.bins import WatchBins
 from grandrounds.methods.watch.result import SiteSums, describe_watch
-from grandrounds.methods.watch.site import WatchLayout, WatchSite, watch_layout, watch_sensitivity
+from grandrounds.methods.watch.site import ALARMS, WatchLayout, WatchSite, watch_layout, watch_sensitivity
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import TALLIES, WATCH
@@ -56,6 +56,7 @@ class Watch(Method):
             sums, each, _table(server.encoding), level=float(w.level), least=int(w.least), noise=sigma
         )
         result = {"run": str(w.run), "model": str(w.model), "sites": list(sites), "secure": server.secure is not None, **result}
+        result["moved_by"] = str(w.get("moved", "test"))
         shares = dict.fromkeys(sites, 1 / len(sites))
         moved = sum(1 for f in result["features"] if f["moved"])
         why = (
@@ -123,6 +124,7 @@ class Watch(Method):
             "level": float(w.level),
             "least": int(w.least),
             "labels": int(bool(w.labels)),
+            "moved": str(w.get("moved", "test")),
             "columns": len(layout.bins.columns),
             **({"noise": sigma} if sigma else {}),
         }
@@ -174,6 +176,8 @@ class Watch(Method):
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         if pictures:
             yield "method 'watch' needs the columns of a table, and the data are images: watch each site by itself"
+        if plan.privacy.epsilon is not None and plan.method.watch.get("moved", "test") == ALARMS:
+            yield "alarms of a site's own watch have no noise: set method.watch.moved = 'test', or remove privacy.epsilon"
         if plan.privacy.mechanism != "none":
             yield "method 'watch' has its own privacy mechanism: remove privacy.mechanism"
         if plan.train.early_stop or plan.train.finetune:

@@ -52,6 +52,9 @@ _log = logging.getLogger("grandrounds.site")
 UNIT = 1024
 """Noise is drawn in whole numbers of 1/1024 patients, so that shares and risks can be rounded to them."""
 
+ALARMS = "alarms"
+"""Value of method.watch.moved: features moved by the alarms of the site's own watch."""
+
 SCORE, EXPLANATION, MEANS = "score", "explanation", "means"
 CALIBRATION, EVENTS, RESIDUAL = "calibration", "events", "residual"
 """Blocks of an answer beside those of columns."""
@@ -188,7 +191,11 @@ class WatchSite(SitePlugin):
         if fresh.patients < least:
             return np.zeros(layout.size)
         comparisons = _compare_exactly(layout, fresh, known)
-        flags = _find_moved(layout, comparisons, fresh, known, level=float(ask.shared["level"]))
+        alarms = stack.alarms[k] if stack.alarms and ask.shared.get("moved") == ALARMS else None
+        if alarms is None:
+            flags = _find_moved(layout, comparisons, fresh, known, level=float(ask.shared["level"]))
+        else:
+            flags = np.array([check in alarms for check in layout.checks])
         labelled = len(fresh.residuals)
         if "sums" not in ask.withheld:
             comparisons, labelled = _hide_small(comparisons, fresh, known, least=least)
