@@ -20,7 +20,7 @@ LEAST_PATIENTS = 10
 """Validation patients that a watch needs."""
 LEAST_EVENTS = 3
 """Events, and patients without, that calibration and discrimination need among the validation rows."""
-MARGIN = 1.0
+MARGIN = 2.0
 """Standard errors of the mean e-value by which evidence of inputs, scores and explanations is lowered: the reference rows are
 few, and the mean of the next patients is not exactly theirs."""
 Meta = dict[str, Any]
@@ -314,7 +314,8 @@ def _assemble(
     scale = _mean_e(first.log_e, reference, np.array([tilt.exact for _, tilt in flat], bool), training)
     with np.errstate(invalid="ignore"):
         usual = np.nansum(first.shown, axis=0) / np.maximum((~np.isnan(first.shown)).sum(axis=0), 1)
-    return replace(reference, tables=reference.tables - np.repeat(np.log(scale), sizes), usual=usual)
+    slack = np.concatenate([np.broadcast_to(tilt.slack, len(tilt.tables)) for _, tilt in flat] or none)
+    return replace(reference, tables=reference.tables - np.repeat(np.log(scale) + slack, sizes), usual=usual)
 
 
 def _mean_e(log_e: Array, reference: Reference, exact: Array, training: Rows | None) -> Array:

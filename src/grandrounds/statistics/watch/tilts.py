@@ -33,15 +33,21 @@ ODDS, MORE = 3.0, 0.2
 """Tilts of a share: its odds times ODDS, and MORE of all patients on top."""
 LEAST_SHARE = 0.05
 """Share of the reference rows from which a category, or the missing values of a column, are watched for a fall."""
-SHIFTS = (0.5, 1.2)
+RARE = 0.01
+"""A share below this is watched as this one: an alarm needs more than a few patients."""
+SHIFTS = (0.45, 1.2)
 """Tilts of a number in its normal score: mean moved by about so many standard deviations."""
+TOLERANCE = 0.1
+"""Shift of the mean normal score that is not counted as a change."""
 CLIP = 2.5
+LEAST_VALUES = 20
+"""Known values in the reference rows that a check of a shift needs."""
 FACTORS = (1.5, 2.2)
 """Tilts of a number by a factor, up and down: a wrong unit."""
-MOST_RATIO = 50.0
-BLEND = 0.1
+MOST_RATIO = 8.0
+BLEND = 0.2
 """Share of the reference in the tilted distribution of a factor, so that no code alone excludes it."""
-PREVALENCE_ODDS = (1.5, 2.4)
+PREVALENCE_ODDS = (2.0,)
 INTERCEPTS = (0.4, 0.8)
 """Tilts of calibration: log-odds of the event above or below what the model says."""
 SLOPES = (0.5, 0.0)
@@ -61,6 +67,7 @@ class Tilt:
         exact: The mean of e over the reference rows is made one. Otherwise it is at most one: shares are smoothed, because none
             of few rows does not mean never.
         shown: Numbers (size,) whose mean the alarm shows, such as 1 for missing; None for the values themselves.
+        slack: Evidence (m,) that is subtracted for each patient, for changes that are too small to count.
     """
 
     kind: str
@@ -69,6 +76,7 @@ class Tilt:
     tables: Array
     exact: bool
     shown: Array | None
+    slack: Array | float = 0.0
 
 
 def tilt_number(variable: Variable, counts: Array, raw: Array) -> Iterator[Tilt]:
@@ -108,11 +116,12 @@ def tilt_shift(
 ) -> Iterator[Tilt]:
     """Yield an upward and a downward shift: exponential tilts of the normal score, and changes by a factor."""
     scores = normal_scores(variable, counts)
-    if (counts[variable.order] > 0).sum() < 2:
+    if (counts[variable.order] > 0).sum() < 2 or counts[variable.order].sum() < LEAST_VALUES:
         return
     for sign, direction, more in ((1, UP, factors[0]), (-1, DOWN, factors[1])):
         tables = np.stack([sign * theta * scores for theta in SHIFTS])
-        yield Tilt(kind, direction, level, np.concatenate([tables, more]), True, None)
+        slack = TOLERANCE * np.concatenate([SHIFTS, np.full(len(more), SHIFTS[0])])
+        yield Tilt(kind, direction, level, np.concatenate([tables, more]), True, None, slack)
 
 
 def normal_scores(variable: Variable, counts: Array) -> Array:
@@ -225,7 +234,7 @@ def to_logits(risk: Array) -> Array:
 def _rise(
     kind: str, level: int | None, inside: Array, count: float, total: float, *, ignored: Array | None = None
 ) -> Tilt:
-    usual = (count + 0.5) / (total + 1)
+    usual = max((count + 0.5 + np.sqrt(count + 0.5)) / (total + 1), RARE)
     others = [_odds(usual, ODDS), usual + MORE * (1 - usual)]
     return _bernoulli(kind, UP, level, inside, usual, others, ignored)
 
@@ -233,7 +242,7 @@ def _rise(
 def _fall(
     kind: str, level: int | None, inside: Array, count: float, total: float, *, ignored: Array | None = None
 ) -> Tilt:
-    usual = (count + 0.5) / (total + 1)
+    usual = max(1 - (total - count + 0.5 + np.sqrt(total - count + 0.5)) / (total + 1), RARE)
     return _bernoulli(kind, DOWN, level, inside, usual, [_odds(usual, 1 / ODDS), usual * (1 - MORE)], ignored)
 
 

@@ -1,0 +1,449 @@
+"""Shifts that a watch finds, and its false alarms: 60 cases on eicu-demo, diabetes-130 and icu-cohort, fixed beforehand.
+
+    python bench/watch.py [--jobs 2] [--scratch FOLDER]     # everything; status 1 if a bar is missed
+    python bench/watch.py --part cases                      # shifts only
+    python bench/watch.py --part alarms                     # false alarms only
+    python bench/watch.py --tune                            # other sites, columns and seeds: for choosing constants
+    python bench/watch.py --part figure                     # docs/images/watch-late-labels.svg
+
+Needs GRANDROUNDS_DATA. Each recipe is run once with seed 0 (icu-cohort with split.scheme = "within") into the scratch folder.
+
+Cases, 10 of each kind; case i is of data set i mod 3. Sites: at least 40 validation and 40 test patients; of those, by name, the
+first three of each data set; for prevalence of those with an event in at least 8% of patients, since a doubled 4% holds 3 nats in
+200 patients, less than the rate of false alarms asks for. The column is drawn from those that have under 10% missing values at
+the site and, if numeric, at least 10 different values and not more than half zeros. New patients are test patients of the site,
+drawn with replacement: 200 as they are, then 200 with the shift. A patient's rows stay together.
+
+- unit: values times 1.5 or divided by 1.5, alternately
+- coding: 20% of the rows of a categorical column have a word that training did not know
+- case mix: patients drawn with weight exp(t z) by a numeric column, t such that the column separates them from before at AUC 0.7
+- prevalence: drawn by label so that the event is twice as frequent as in validation patients or in validation and training
+  patients, whichever have more (the check takes both for usual); counted in labelled patients
+- drift: values rise (fall, alternately) over 50 patients by 1 SD of the site's training rows, and stay there; counted from the
+  start of the rise
+- missing: 20% of the rows of a column lose their value
+
+Streams have no labels, except those of prevalence. Found: the first alarm after the shift comes within 200 patients. Named right:
+that alarm names the column; for prevalence it is the check of prevalence or calibration. False alarms: 20 streams of 5,000
+patients drawn from validation rows at each site, all checks, a fresh start after each alarm; and test patients once each in
+random order, which are new to the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import grandrounds as gr
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.core.arrays import Array
+from grandrounds.core.rng import generator
+from grandrounds.data.dataset import Dataset
+from grandrounds.models.dense import class_probabilities
+from grandrounds.runs.model import TrainedModel
+from grandrounds.site.evaluate import score
+from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, calibrate
+
+SETS: dict[str, dict[str, Any]] = {"eicu-demo": {}, "diabetes-130": {}, "icu-cohort": {"split.scheme": "within"}}
+KINDS = ("unit", "coding", "case mix", "prevalence", "drift", "missing")
+EACH, CLEAN, WITHIN, RAMP = 10, 200, 200, 50
+FACTOR, SHARE, AUC, DEVIATIONS, TIMES = 1.5, 0.2, 0.7, 1.0, 2.0
+LEAST_PATIENTS, SITES, LEAST_PREVALENCE = 40, 3, 0.08
+MOST_MISSING, LEAST_VALUES, MOST_ZEROS = 0.1, 10, 0.5
+STREAMS, LENGTH, MOST_ALARMS = 20, 5000, 1.0
+LEAST_FOUND, LEAST_NAMED = 0.95, 0.9
+SEED, TUNING_SEED = 33, 133
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A site of a run with its rows and its reference."""
+
+    name: str
+    data: str
+    model: TrainedModel
+    train: Dataset
+    val: Dataset
+    test: Dataset
+    words: Mapping[str, frozenset[str]]
+
+    def rows(self, data: Dataset, patient: Array | None = None) -> Rows:
+        """Read rows as the watch does: values, risk, attributions of the linear model by column, labels."""
+        return read_rows(self.model, data, self.words, patient)
+
+    @property
+    def prevalence(self) -> float:
+        """Share of events, mean over patients: the larger of validation patients and of validation and training patients."""
+        assert self.model.event is not None
+        training, validation = (event_shares(part, self.model.event.word) for part in (self.train, self.val))
+        return float(max(validation.mean(), np.concatenate([training, validation]).mean()))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shift: its kind, site, column and direction."""
+
+    kind: str
+    number: int
+    data: str
+    site: str
+    column: str
+    sign: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """The first alarm after a shift."""
+
+    case: Case
+    delay: int | None
+    named: str
+    since: int | None
+    early: int
+
+
+def event_shares(data: Dataset, word: str) -> Array:
+    """Return the share of rows with the event of each patient."""
+    place = np.unique(np.array(patients_of(data)), return_inverse=True)[1]
+    return np.asarray(np.bincount(place, weights=data.label == word) / np.bincount(place))
+
+
+def read_rows(model: TrainedModel, data: Dataset, words: Mapping[str, frozenset[str]], patient: Array | None) -> Rows:
+    """Turn a data set into the arrays of the watch; attributions of a linear model are its terms, less their usual value."""
+    encoding: Any = model.encoding
+    inputs = encoding.encode(data, model.theta.dtype)
+    logits = score(model.net, model.theta, inputs)
+    event = model.event
+    assert event is not None
+    place = encoding.classes.index(event.word)
+    weight = model.net.layout.views(model.theta)
+    matrix = next(w for w in weight.values() if w.ndim == 2)
+    matrix = matrix if matrix.shape[0] == inputs.shape[1] else matrix.T
+    slope = matrix[:, 0] * (1 if place else -1) if matrix.shape[1] == 1 else matrix[:, place] - matrix[:, 1 - place]
+    terms = inputs.astype(np.float64) * slope
+    sources = np.array(encoding.sources)
+    levels = {
+        r.name: {w: i for i, w in enumerate(names)}
+        for r, names in zip(encoding.categorical, encoding.level_names(), strict=True)
+    }
+    categories = {}
+    for j, name in enumerate(data.categorical_names):
+        rest = levels[name].get("other", -2)
+        table = [levels[name].get(w, rest if w in words[name] else -2) for w in data.vocabulary[j]]
+        categories[name] = np.array([*table, -1])[data.codes[:, j]]
+    return Rows(
+        numbers={name: data.numeric[:, j] for j, name in enumerate(data.numeric_names)},
+        categories=categories,
+        score=class_probabilities(logits.astype(float))[:, place],
+        attributions={name: terms[:, sources == name].sum(axis=1) for name in dict.fromkeys(encoding.sources)},
+        label=(data.label == event.word).astype(float),
+        patient=data.patient if patient is None else patient,
+    )
+
+
+@cache
+def sites_of(name: str, scratch: Path) -> dict[str, Site]:
+    """Return the sites of a recipe's run that have enough validation and test patients, by name."""
+    run = gr.load_run(scratch / name)
+    rows = RunRows.read(run)
+    stack, data = rows.consortium.stack, rows.consortium.data
+    assert isinstance(data, Dataset)
+    seen = np.unique(rows.training)
+    words = {}
+    for j, column in enumerate(data.categorical_names):
+        codes = np.unique(data.codes[seen, j])
+        words[column] = frozenset(data.vocabulary[j][c] for c in codes if c >= 0)
+    out = {}
+    for site, parts in sorted(zip(stack.names, stack.rows, strict=True), key=lambda pair: pair[0]):
+        if min(len(set(patients_of(data.take(r)))) if len(r) else 0 for r in (parts.val, parts.test)) >= LEAST_PATIENTS:
+            taken = (data.take(r) for r in (parts.train, parts.val, parts.test))
+            out[site] = Site(site, name, run.model_for(site), *taken, words)
+    return out
+
+
+def patients_of(data: Dataset) -> list[str]:
+    """Return the patient of each row; a row without one is a patient."""
+    return [str(p) for p in data.patient] if data.patient is not None else [str(i) for i in range(len(data))]
+
+
+@cache
+def reference_of(name: str, site: str, scratch: Path) -> Reference:
+    """Build the reference of a site from its validation rows, with inputs and labels of its training rows."""
+    own = sites_of(name, scratch)[site]
+    encoding: Any = own.model.encoding
+    validation = own.rows(own.val)
+    reference = Reference.build(
+        validation,
+        training=own.rows(own.train),
+        ranges={r.name: (r.low, r.high) for r in encoding.numeric},
+        levels={r.name: len(names) for r, names in zip(encoding.categorical, encoding.level_names(), strict=True)},
+        threshold=own.model.threshold,
+    )
+    return calibrate(reference, reference.evidence(validation), seed=0, site=site)
+
+
+def choose_sites(name: str, scratch: Path, *, tune: bool, events: bool = False) -> list[str]:
+    """Choose the sites of a data set: the first three by name, or the next three for tuning, if there are so many."""
+    every = [s.name for s in sites_of(name, scratch).values() if not events or s.prevalence >= LEAST_PREVALENCE]
+    return (every[SITES : 2 * SITES] if tune and len(every) > SITES else every[:SITES]) or every
+
+
+def columns_for(kind: str, site: Site) -> list[str]:
+    """Return the columns that a shift of this kind may have at a site."""
+    out = []
+    both = [site.train, site.val]
+    for j, name in enumerate(site.train.numeric_names):
+        values = np.concatenate([d.numeric[:, j] for d in both])
+        known = values[~np.isnan(values)]
+        many = len(np.unique(known)) >= LEAST_VALUES and np.mean(known == 0) <= MOST_ZEROS
+        if len(known) > (1 - MOST_MISSING) * len(values) and (many or kind == "missing") and kind != "coding":
+            out.append(name)
+    for j, name in enumerate(site.train.categorical_names):
+        codes = np.concatenate([d.codes[:, j] for d in both])
+        if np.mean(codes < 0) < MOST_MISSING and kind in ("coding", "missing"):
+            out.append(name)
+    return out
+
+
+def make_cases(scratch: Path, *, tune: bool) -> list[Case]:
+    """Return the 60 cases."""
+    out = []
+    seed = TUNING_SEED if tune else SEED
+    for kind in KINDS:
+        for i in range(EACH):
+            name = list(SETS)[i % len(SETS)]
+            sites = choose_sites(name, scratch, tune=tune, events=kind == "prevalence")
+            site = sites[i // len(SETS) % len(sites)]
+            columns = [""] if kind == "prevalence" else columns_for(kind, sites_of(name, scratch)[site])
+            drawn = generator(seed, purpose=f"bench of watch, {kind}", round=i)
+            out.append(Case(kind, i, name, site, str(drawn.choice(columns)), 1 if i % 2 == 0 else -1))
+    return out
+
+
+def draw_patients(
+    data: Dataset, count: int, drawn: np.random.Generator, weights: Array | None = None
+) -> tuple[Array, Array]:
+    """Draw patients with replacement; return their rows, and the number of the draw of each row."""
+    words, place = np.unique(np.array(patients_of(data)), return_inverse=True)
+    rows = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
+    if weights is None:
+        chosen = drawn.integers(len(words), size=count)
+    else:
+        mass = np.bincount(place, weights=weights) / np.bincount(place)
+        chosen = drawn.choice(len(words), size=count, p=mass / mass.sum())
+    return np.concatenate([rows[c] for c in chosen]), np.concatenate(
+        [np.full(len(rows[c]), d) for d, c in enumerate(chosen)]
+    )
+
+
+def mix_weights(values: Array) -> Array:
+    """Return weights exp(t z) of rows, with t such that weighted and plain rows are separable at the AUC of the bench."""
+    filled = np.where(np.isnan(values), np.nanmedian(values), values)
+    ranks = np.argsort(np.argsort(filled, kind="stable"), kind="stable")
+    z = (ranks + 0.5) / len(ranks) - 0.5
+    order = np.unique(filled, return_inverse=True)[1]
+    share = np.bincount(order) / len(order)
+    below = (np.cumsum(share) - share / 2)[order]
+    low, high = 0.0, 50.0
+    for _ in range(50):
+        t = (low + high) / 2
+        weight = np.exp(t * z)
+        low, high = (t, high) if weight @ below / weight.sum() < AUC else (low, t)
+    return np.exp(high * z)
+
+
+def event_weights(data: Dataset, labels: Array, target: float) -> Array:
+    """Return weights of rows with which the mean over drawn patients of their share of events is the target."""
+    place = np.unique(np.array(patients_of(data)), return_inverse=True)[1]
+    share = np.bincount(place, weights=labels) / np.bincount(place)
+    tilt = (target * len(share) - share.sum()) / ((share**2).sum() - target * share.sum())
+    return np.asarray(np.maximum(1 + tilt * share, 0)[place])
+
+
+def shift(case: Case, site: Site, data: Dataset, draw: Array, drawn: np.random.Generator) -> Dataset:
+    """Apply a shift to rows of new patients; `draw` is the number of the patient of each row, from 0."""
+    if case.column in data.numeric_names:
+        j = data.numeric_names.index(case.column)
+        numeric = data.numeric.copy()
+        if case.kind == "unit":
+            numeric[:, j] *= FACTOR**case.sign
+        elif case.kind == "drift":
+            size = DEVIATIONS * float(np.nanstd(site.train.numeric[:, j]))
+            numeric[:, j] += case.sign * size * np.minimum((draw + 1) / RAMP, 1)
+        elif case.kind == "missing":
+            numeric[drawn.random(len(data)) < SHARE, j] = np.nan
+        return replace(data, numeric=numeric)
+    if case.column in data.categorical_names:
+        j = data.categorical_names.index(case.column)
+        codes, vocabulary = data.codes.copy(), list(data.vocabulary)
+        vocabulary[j] = (*vocabulary[j], "code 7041")
+        codes[drawn.random(len(data)) < SHARE, j] = -1 if case.kind == "missing" else len(vocabulary[j]) - 1
+        return replace(data, codes=codes, vocabulary=tuple(vocabulary))
+    return data
+
+
+def stream(case: Case, site: Site, drawn: np.random.Generator) -> tuple[Rows, Rows]:
+    """Return the patients before and after the shift of a case."""
+    weights = None
+    if case.kind == "case mix":
+        values = site.test.numeric[:, site.test.numeric_names.index(case.column)]
+        weights = mix_weights(case.sign * values)
+    elif case.kind == "prevalence":
+        assert site.model.event is not None
+        weights = event_weights(
+            site.test, (site.test.label == site.model.event.word).astype(float), TIMES * site.prevalence
+        )
+    before, first = draw_patients(site.test, CLEAN, drawn)
+    after, second = draw_patients(site.test, WITHIN, drawn, weights)
+    moved = shift(case, site, site.test.take(after), second, drawn)
+    parts = site.rows(site.test.take(before), first), site.rows(moved, second)
+    return parts if case.kind == "prevalence" else (without_labels(parts[0]), without_labels(parts[1]))
+
+
+def without_labels(rows: Rows) -> Rows:
+    """Return rows whose labels are not known yet."""
+    return Rows(rows.numbers, rows.categories, rows.score, rows.attributions, patient=rows.patient)
+
+
+def run_case(case: Case, scratch: Path, seed: int) -> Result:
+    """Watch one stream and return the first alarm after the shift."""
+    site = sites_of(case.data, scratch)[case.site]
+    reference = reference_of(case.data, case.site, scratch)
+    before, after = stream(
+        case, site, generator(seed, purpose=f"bench of watch, {case.kind} patients", round=case.number)
+    )
+    detector = Detector(reference)
+
+    def fits(signal: Signal) -> bool:
+        return signal.check.labelled == (case.kind == "prevalence")
+
+    early = [s for s in detector.watch(before) if fits(s)]
+    late = [s for s in detector.watch(after) if fits(s)]
+    if not late:
+        return Result(case, None, "", None, len(early))
+    first = late[0]
+    return Result(case, first.patient - CLEAN, first.check.name, first.since - CLEAN, len(early))
+
+
+def named_right(result: Result) -> bool:
+    """Say that the alarm names the column, or prevalence or calibration."""
+    if result.case.kind == "prevalence":
+        return result.named.startswith(("prevalence", "calibration"))
+    return result.named.split(": ", 1)[-1].split("[")[0] == result.case.column
+
+
+def count_alarms(name: str, site: str, scratch: Path, seed: int) -> tuple[list[int], int, int, int]:
+    """Count false alarms: of each stream of validation patients; of test patients once each, and how many these are."""
+    own, reference = sites_of(name, scratch)[site], reference_of(name, site, scratch)
+    evidence = reference.evidence(own.rows(own.val))
+    drawn = generator(seed, purpose="bench of watch, alarms", site=site)
+    counts = []
+    for _ in range(STREAMS):
+        detector, found = Detector(reference, hold=False), 0
+        for chosen in np.array_split(drawn.integers(len(evidence), size=LENGTH), LENGTH // 500):
+            found += len(detector.update(evidence.take(chosen)))
+        counts.append(found)
+    fresh = reference.evidence(own.rows(own.test))
+    signals = Detector(reference, hold=False).update(fresh.take(drawn.permutation(len(fresh))))
+    return counts, len(signals), len(fresh), len(evidence)
+
+
+def train(scratch: Path) -> None:
+    """Run each recipe once, unless its run is there."""
+    for name, settings in SETS.items():
+        if not (scratch / name / "summary.json").exists():
+            begun = time.perf_counter()
+            gr.run(name, seed=0, settings=settings, out=scratch / name, progress=False)
+            print(f"{name}: trained in {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+
+
+def report_cases(results: list[Result]) -> Iterator[str]:
+    """Yield the table of cases by kind, and each case that was missed or named otherwise."""
+    yield "| shift | cases | found within 200 patients | column named right | median delay | longest | alarms before |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for kind in KINDS:
+        own = [r for r in results if r.case.kind == kind]
+        delays = [r.delay for r in own if r.delay is not None]
+        right = sum(named_right(r) for r in own if r.delay is not None)
+        span = f"{np.median(delays):.0f} | {max(delays)}" if delays else "- | -"
+        yield f"| {kind} | {len(own)} | {len(delays)} | {right} | {span} | {sum(r.early for r in own)} |"
+    yield ""
+    for r in results:
+        if r.delay is None or not named_right(r):
+            place = f"{r.case.kind} {r.case.number}, {r.case.data}, {r.case.site}, {r.case.column or 'labels'}"
+            yield f"{place}: {'not found' if r.delay is None else f'after {r.delay} patients, {r.named}'}"
+
+
+def bar(text: str, value: float, limit: float, *, least: bool) -> bool:
+    """Print a bar and return that it is met."""
+    met = value >= limit if least else value <= limit
+    print(
+        f"{text}: {value:.3g} (bar: at {'least' if least else 'most'} {limit:.3g}): {'met' if met else 'MISSED'}",
+        flush=True,
+    )
+    return met
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("all", "cases", "alarms", "figure"), default="all")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "grandrounds-bench-watch")
+    parser.add_argument("--tune", action="store_true", help="other sites, columns and seeds")
+    given = parser.parse_args()
+    train(given.scratch)
+    seed, met = TUNING_SEED if given.tune else SEED, True
+    with ProcessPoolExecutor(given.jobs) as pool:
+        if given.part in ("all", "cases"):
+            cases = make_cases(given.scratch, tune=given.tune)
+            cases.sort(key=lambda c: (c.data, c.site))
+            each = [given.scratch] * len(cases)
+            results = list(
+                pool.map(run_case, cases, each, [seed] * len(cases), chunksize=max(1, len(cases) // given.jobs // 2))
+            )
+            results.sort(key=lambda r: (KINDS.index(r.case.kind), r.case.number))
+            print("\n".join(report_cases(results)), flush=True)
+            found = [r for r in results if r.delay is not None]
+            met &= bar("shifts found within 200 patients", len(found) / len(results), LEAST_FOUND, least=True)
+            met &= bar("named right", sum(map(named_right, found)) / max(len(found), 1), LEAST_NAMED, least=True)
+        if given.part in ("all", "alarms"):
+            met &= report_alarms(pool, given.scratch, seed, tune=given.tune)
+    sys.exit(0 if met else 1)
+
+
+def report_alarms(pool: ProcessPoolExecutor, scratch: Path, seed: int, *, tune: bool) -> bool:
+    """Print false alarms by site and return that the bar is met."""
+    pairs = [
+        (name, site)
+        for name in SETS
+        for site in dict.fromkeys(
+            [*choose_sites(name, scratch, tune=tune), *choose_sites(name, scratch, tune=tune, events=True)]
+        )
+    ]
+    names, sites = zip(*pairs, strict=True)
+    counted = list(pool.map(count_alarms, names, sites, [scratch] * len(pairs), [seed] * len(pairs)))
+    print(
+        "| data | site | validation patients | alarms in 5,000, mean of 20 streams | test patients | alarms in them |"
+    )
+    print("|---|---|---:|---:|---:|---:|")
+    for (name, site), (counts, fresh, patients, reference) in zip(pairs, counted, strict=True):
+        print(f"| {name} | {site} | {reference} | {np.mean(counts):.2f} | {patients} | {fresh} |")
+    fresh, patients = sum(c[1] for c in counted), sum(c[2] for c in counted)
+    print(f"new test patients: {fresh} alarms in {patients}, {5000 * fresh / patients:.1f} in 5,000")
+    return bar(
+        "false alarms in 5,000 patients, site with most", max(np.mean(c[0]) for c in counted), MOST_ALARMS, least=False
+    )
+
+
+if __name__ == "__main__":
+    main()
