@@ -12,8 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.audit.watch_check import OTHER_STUDY
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.analysis.watch.signer import find_signer
+from grandrounds.analysis.watch.status import read_status
 from grandrounds.audit.entry import OWN
 from grandrounds.cli import watch_alarms
 from grandrounds.core.errors import BadInput
@@ -143,3 +146,15 @@ def test_a_watch_elsewhere_needs_the_run_or_a_key(tmp_path, run):
     with pytest.raises(BadInput, match="--key"):
         command("acknowledge", folder, "--alarm", "A1", *WHO)
     command("acknowledge", folder, "--alarm", "A1", "--run", run, *WHO)
+
+
+def test_the_states_of_a_watch_are_those_of_the_record(run):
+    folder = run / "at_sites" / "va" / "watch"
+    command("silence", run, "--check", "age up", "--patients", 40, *WHO)
+    shown = read_status(folder)
+    assert [(a["id"], a["state"]) for a in shown["alarms"]] == [("A1", "silenced")]
+    assert {c["name"]: c["status"] for c in shown["checks"]}["age up"] == "silenced"
+    command("acknowledge", run, "--alarm", "A1", *WHO)
+    assert read_status(folder)["alarms"][0]["state_text"].startswith("acknowledged by M. Curie")
+    found = {f.name for f in audit(folder).findings}
+    assert found == {OTHER_STUDY}, "the file itself is that of the reading; the run of this test has no ledger"

@@ -115,14 +115,14 @@ def test_links_are_not_followed(folder, tmp_path):
 def test_the_figure_shows_checks_with_alarms_first_and_then_the_closest():
     names = [f"check {n}" for n in range(10)]
     timeline = [{"patients": 10 * t, "evidence": {name: -n - t / 10 for n, name in enumerate(names)}} for t in (1, 2)]
-    drawn = evidence_over_patients(timeline, [alarm("check 9", 15, id="A1"), alarm("check 8", 15, id="A2")], site=EVIL)
+    drawn = evidence_over_patients(timeline, [alarm("check 9", 15, id="A1"), alarm("check 8", 15, id="A2")], site=EVIL, checks=10)
     shown = [t["name"] for t in drawn["data"]]
     assert shown == ["check 8", "check 9", "check 0", "check 1", "check 2", "check 3", "threshold", "alarm"]
     assert drawn["data"][-1]["text"] == ["A1, A2"], "alarms at one patient share a mark"
     assert EVIL not in json.dumps(drawn)
     assert "6 of 10 checks" in drawn["layout"]["title"]["text"]
     with pytest.raises(BadInput, match="no patients yet"):
-        evidence_over_patients([], [], site="a")
+        evidence_over_patients([], [], site="a", checks=3)
 
 
 def test_a_browser_draws_the_timeline_without_a_complaint(folder, chromium):

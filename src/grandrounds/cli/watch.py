@@ -371,6 +371,7 @@ def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:
 
 def _show_alarms(console: Terminal, status: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]]) -> None:
     """Print alarms in sentences, and what became of the change since."""
+    from grandrounds.analysis.watch.alarm_states import OPEN
     from grandrounds.analysis.watch.words import percent
     from grandrounds.analysis.watch.words import show as show_number
 
@@ -385,3 +386,5 @@ def _show_alarms(console: Terminal, status: Mapping[str, Any], alarms: Sequence[
             echo(f"  In the newest patients: {form(check['current'])}, in the reference: {form(check['reference'])}.")
         for sentence in alarm["advice"]:
             console.print(f"  - {sentence}", soft_wrap=True)
+        if alarm.get("state_text", OPEN) != OPEN:
+            echo(f"  {alarm['state_text'][0].upper()}{alarm['state_text'][1:]}.")

@@ -40,7 +40,7 @@ class Silence:
     @property
     def sentence(self) -> str:
         """The silence in one sentence."""
-        ends = [f"until {self.until}"] * (self.until is not None)
+        ends = [] if self.until is None else [f"until {self.until[:16].replace('T', ' ')} UTC"]
         ends += [f"until {self.patients} patients are read"] * (self.patients is not None)
         return f"silenced by {self.decision.by} {' or '.join(ends)}"
 

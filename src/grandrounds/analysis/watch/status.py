@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.watch.alarm_states import OPEN
+from grandrounds.analysis.watch.alarm_states import OPEN, SILENCED
 from grandrounds.analysis.watch.alarms import GROUPS, Narrator, Window
 from grandrounds.analysis.watch.baseline import Baseline
 from grandrounds.analysis.watch.patients import WatchedColumn
-from grandrounds.analysis.watch.record import STATUS
+from grandrounds.analysis.watch.record import LEDGER, STATUS, WatchRecord
 from grandrounds.analysis.watch.state import WatchState
 from grandrounds.core.arrays import Array, read_json
 from grandrounds.core.errors import BadInput
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CURRENT = 100
 """Newest patients whose figures are current."""
 TOP = 8
-"""Checks whose evidence is in the timeline: those that came closest to an alarm."""
+"""Checks whose evidence is in the timeline: those of the newest alarms, then those that came closest to one."""
 QUIET, HELD = "quiet", "alarm"
 """States of a check: no alarm, or an alarm after which it waits for a person."""
 STATED = 1.0
@@ -91,7 +91,10 @@ def build_status(
 def _timeline(reference: Reference, state: WatchState, levels: Array) -> list[dict[str, Any]]:
     history = state.timeline
     largest = np.max(np.concatenate([history.evidence, levels[None]]), axis=0)
-    top = np.sort(np.argsort(-largest, kind="stable")[:TOP])
+    raised = {alarm["check"]: None for alarm in reversed(state.alarms)}
+    places = {check.name: k for k, check in enumerate(reference.checks)}
+    order = dict.fromkeys([*(places[name] for name in raised), *np.argsort(-largest, kind="stable").tolist()])
+    top = np.sort(list(order)[:TOP])
     return [
         {
             "patients": int(history.patients[t]),
@@ -125,7 +128,7 @@ def format_moment(time: float) -> str:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Read watch.json.
+    """Read watch.json, with the states of alarms and checks as the record has them now.
 
     Raises:
         BadInput: It is damaged.
@@ -133,7 +136,20 @@ def read_status(folder: Path) -> dict[str, Any]:
     content = read_json(folder / STATUS)
     if not (isinstance(content, dict) and {"site", "patients", "checks", "alarms"} <= set(content)):
         raise BadInput(f"{folder / STATUS} is damaged: run `rounds watch` again, which writes it", code="damaged-file")
-    return content
+    return content if not (folder / LEDGER).exists() else _with_states(folder, content)
+
+
+def _with_states(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Add the states that people decided since the last reading."""
+    with WatchRecord.open(folder) as record:
+        known = {a.id: a for a in record.alarms(patients=content["patients"])}
+        silenced = {s.check for s in record.silences(patients=content["patients"])}
+    alarms = [
+        {**a, "state": known[a["id"]].state, "state_text": known[a["id"]].state_sentence} if a["id"] in known else a
+        for a in content["alarms"]
+    ]
+    checks = [{**c, "status": SILENCED} if c["name"] in silenced else c for c in content["checks"]]
+    return {**content, "alarms": alarms, "checks": checks}
 
 
 def summarize_groups(status: Mapping[str, Any]) -> list[dict[str, Any]]:

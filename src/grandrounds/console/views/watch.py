@@ -119,7 +119,7 @@ def figure(run_index: RunIndex, name: str, site: str) -> Figure:
         status = _status(folder, site)
         with WatchRecord.open(folder) as record:
             alarms = [{"id": a.id, "check": a.content["check"], "patient": a.content["patient"]} for a in record.alarms()]
-        return evidence_over_patients(status.timeline, alarms, site=site)
+        return evidence_over_patients(status.timeline, alarms, site=site, checks=len(status.checks))
 
     return read_checked(run_index, f"the watch of {site}", draw)
 

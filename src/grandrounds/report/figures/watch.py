@@ -16,7 +16,7 @@ MOST = 6
 
 
 def evidence_over_patients(
-    timeline: Sequence[Mapping[str, Any]], alarms: Sequence[Mapping[str, Any]], *, site: str
+    timeline: Sequence[Mapping[str, Any]], alarms: Sequence[Mapping[str, Any]], *, site: str, checks: int
 ) -> Figure:
     """Draw the evidence of the checks that came closest to an alarm.
 
@@ -24,6 +24,7 @@ def evidence_over_patients(
         timeline: Points of watch.json: `patients` so far, and the `evidence` of each check as log over its threshold.
         alarms: Alarms with `id`, `check` and `patient`.
         site: The site's name.
+        checks: Number of checks of the watch.
 
     Returns:
         The figure.
@@ -44,8 +45,7 @@ def evidence_over_patients(
     found = [*lines, threshold]
     if alarms:
         found.append(_marks(alarms))
-    count = len({name for point in timeline for name in point["evidence"]})
-    note = f"the {len(shown)} of {count} checks that came closest to an alarm" if count > len(shown) else ""
+    note = f"{len(shown)} of {checks} checks: those of the newest alarms, and the closest to one" if checks > len(shown) else ""
     shape = layout(
         f"Evidence of a change at {safe(site)}", note=note, x="patients read", y="log of evidence over threshold", height=400
     )
