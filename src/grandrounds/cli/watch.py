@@ -358,14 +358,14 @@ def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:
 
     rate, reference = status["rate"]["alarms_per_5000"], status["reference"]
     title = f"{status['patients']:,} patients since the start, against {reference['source']}"
-    view = Table(title=title, caption=f"false alarms: at most {rate:g} in 5,000 patients for all checks together")
-    for column in ("checks", "number", "status", "closest to an alarm", "evidence"):
-        view.add_column(column, justify="right" if column in ("number", "evidence") else "left")
+    view = Table(title=title, caption=f"level: log evidence, an alarm at 0; false alarms of all checks: at most {rate:g} in 5,000 patients")
+    for column in ("checks", "number", "status", "closest to an alarm", "level"):
+        view.add_column(column, justify="right" if column in ("number", "level") else "left")
     for group in summarize_groups(status):
         closest, raised = group["closest"], group["alarms"]
         state = styled((f"{raised} open", "red")) if raised else styled(("no alarm", "green"))
-        level = "alarm" if closest["evidence"] >= 0 else f"{closest['evidence']:.1f}"
-        view.add_row(group["group"], str(group["checks"]), state, closest["text"], level)
+        text, level = ("-", "-") if closest is None else (closest["text"], f"{closest['evidence']:.1f}")
+        view.add_row(group["group"], str(group["checks"]), state, text, level)
     console.print(view)
 
 

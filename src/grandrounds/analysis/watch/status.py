@@ -159,6 +159,7 @@ def summarize_groups(status: Mapping[str, Any]) -> list[dict[str, Any]]:
         checks = [c for c in status["checks"] if c["kind"] in kinds]
         if checks:
             raised = sum(a["kind"] in kinds and a["state"] == OPEN for a in status["alarms"])
-            closest = max(checks, key=lambda c: c["evidence"])
+            waiting = [c for c in checks if c["status"] == QUIET]
+            closest = max(waiting, key=lambda c: c["evidence"], default=None)
             out.append({"group": group, "checks": len(checks), "alarms": raised, "closest": closest})
     return out
