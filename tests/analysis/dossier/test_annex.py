@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.analysis.watch.records import SIGNER, alarmed
 from tests.support import patients, slow
 
 DATE = "2026-01-31"
+ROOT = Path(__file__).parents[3]
 BUILDERS = (annex_iv.build, pccp.build, dpia.build)
 PRIVATE = {"mechanism": "dp-sgd", "epsilon": 3.0, "min_rows": 20}
 KINDS = {
@@ -285,6 +288,7 @@ def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(e
     assert attacks.tabulate_reconstruction(facts).texts()[0] == ["scores", "cells", "3 of 4", "75.0% (30.0% to 95.0%)", "F."]
     assert [row[1] for row in attacks.tabulate_reconstruction(facts).texts()][-1] == "not attacked"
     assert [s.text for s in attacks.state_inversion(facts)] == ["G."]
+    assert states(dpia.build(Facts(evidence)))["c.2"] == states(dpia.build(Facts(evidence)))["e.11"] == BEGUN  # none was run
     found = states(dpia.build(facts))
     assert {found[i] for i in ("e.6", "e.7", "e.8", "e.9", "e.11")} == {FILLED}
     other = Facts(changed(whole, "attacks.json", lambda value: value.update(model="ab" * 32)))
@@ -330,3 +334,11 @@ def test_alarms_and_actions_of_a_site_are_changes(run):
     assert rate[0] == "a" and rate[2].startswith("at most ")
     item = next(i for i in annex_iv.build(facts).items if i.id == "6")
     assert table.title in [c.title for c in item.contents if isinstance(c, Table)]
+
+
+def test_the_page_of_points_is_that_of_the_forms():
+    made = runpy.run_path(str(ROOT / "docs" / "dossier_points.py"))
+    assert (ROOT / "docs" / "dossier-points.md").read_text() == made["page"](), "run `python docs/dossier_points.py --write`"
+    listed = [field for _, part in annex_iv.FORM for field in part]
+    letters = [f"{k}({letter})" for k in (1, 2) for letter in "abcdefgh"]
+    assert [field.id for field in listed] == [*letters, "3.1", "3.2", "3.3", "3.4", *"456789"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 
 from grandrounds.analysis.dossier.document import Content, Saying
 from grandrounds.analysis.dossier.evidence import SUMMARY
@@ -22,6 +23,7 @@ def only(applies: Callable[[Facts], bool], saying: Saying) -> Saying:
         The restricted function.
     """
 
+    @wraps(saying)
     def state(facts: Facts) -> Iterator[Content]:
         if applies(facts):
             made = saying(facts)

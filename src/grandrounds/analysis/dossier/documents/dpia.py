@@ -86,7 +86,7 @@ _RISKS = (
     ),
     Field(
         "c.2", "Attacks that were run", "how well known attacks do against this run",
-        (attacks.tabulate_tests, attacks.tabulate_not_tried),
+        (attacks.tabulate_tests, attacks.tabulate_not_tried, attacks.require_attacks),
     ),
     Field(
         "c.3", "Wrong or unfair outputs", "harm from errors, by site and by group of persons",
@@ -178,7 +178,7 @@ _EVIDENCE = (
     ),
     Field(
         "e.11", "Overview of tests", "each test with its result, or the command that runs it",
-        (attacks.tabulate_tests,),
+        (attacks.tabulate_tests, attacks.require_attacks),
     ),
     Field(
         "e.12", "Documentation", "this assessment, the officer's advice, measures in all phases, information for users",

@@ -216,6 +216,17 @@ def state_inversion(facts: Facts) -> Iterator[Statement]:
     raise MissingFact("model inversion was not run: it is offered for models of classes")
 
 
+def require_attacks(facts: Facts) -> Iterator[Statement]:
+    """State nothing; leave a gap where no attack on this model was run.
+
+    Raises:
+        MissingFact: There is no attacks.json of this model.
+    """
+    if not facts.has(ATTACKS) or _is_of_other_model(facts):
+        raise MissingFact(f"no attack on this model was run: `{COMMAND}` runs them")
+    yield from ()
+
+
 def tabulate_not_tried(facts: Facts) -> Iterator[Table]:
     """List the attacks that were not tried, with the reason; nothing where the file has no list."""
     found = facts.get(ATTACKS, "not_tried", default=[])

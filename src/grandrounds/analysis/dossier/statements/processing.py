@@ -8,7 +8,7 @@ from grandrounds.analysis.dossier.evidence import LEDGER, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import GUIDELINE, MissingFact, Source, Statement, cite_page, say
 from grandrounds.analysis.dossier.statements import record
-from grandrounds.analysis.dossier.statements.run_kind import is_deployed
+from grandrounds.analysis.dossier.statements.run_kind import is_deployed, reads_images
 
 OPINION = "EDPB Opinion 28/2024 of 17 December 2024"
 
@@ -17,6 +17,9 @@ OPINION = "EDPB Opinion 28/2024 of 17 December 2024"
 def state_minimisation(facts: Facts) -> Iterator[Statement]:
     """State the way in which the preparation of columns is agreed on."""
     encoding = facts.value(PLAN, "data", "encoding")
+    if reads_images(facts):
+        yield say("Images are prepared by counts of pixel values of training images, which left the sites.", encoding)
+        return
     if encoding.value == "public":
         yield say("Columns are prepared by published ranges (data.encoding = '{encoding}'): no summary left.", encoding=encoding)
     else:
