@@ -310,7 +310,7 @@ def test_a_withdrawal_is_the_first_note_of_every_document(evidence):
     table = record.tabulate_changes(facts).texts()
     assert [row[0] for row in table] == ["0", "3", "9"]
     assert table[-1][4:] == ["cdcdcdcdcdcdcdcd...", f"{DATE}T00:00:00Z"]
-    assert any("heart-2" in s.text for s in record.state_changes(facts))
+    assert any("'h2'" in s.text for s in record.state_changes(facts))
 
 
 def test_alarms_and_actions_of_a_site_are_changes(run):

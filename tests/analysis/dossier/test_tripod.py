@@ -396,12 +396,13 @@ def test_a_withdrawn_run_says_so_first(run, evidence):
         "kind": "withdraw",
         "number": ledger["entries"][-1]["entry"]["number"] + 1,
         "site": "b",
-        "date": "2026-02-01",
-        "valid": {"run": "study-without-b", "folder": "x", "entries": 3, "root": "00", "model": "00"},
+        "date": "2026-02-01T09:30:00+00:00",
+        "valid": {"run": "study", "folder": "study-without-b", "entries": 3, "root": "00", "model": "00"},
     }
     changed = change(evidence, "ledger.json", entries=[*ledger["entries"], {"entry": entry, "path": []}])
     for document in build_all(changed):
-        assert document.notes[0].text.startswith("WITHDRAWN: site b withdrew on 2026-02-01.")
+        assert document.notes[0].text.startswith("WITHDRAWN: site b withdrew on 2026-02-01. Do not use the model")
+        assert "'study-without-b'" in document.notes[0].text
 
 
 def test_missing_files_are_gaps_and_never_errors(evidence):

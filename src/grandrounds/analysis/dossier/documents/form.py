@@ -9,8 +9,7 @@ from grandrounds.analysis.dossier.document import Item, Saying, Section, exclude
 from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import Statement, say
-from grandrounds.analysis.dossier.statements.record import is_simulated
-from grandrounds.audit.entry import WITHDRAW
+from grandrounds.analysis.dossier.statements.record import is_simulated, note_withdrawal
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,7 @@ def fill_form(facts: Facts, form: Sequence[tuple[str, Sequence[Field]]]) -> tupl
 
 def warn_reader(facts: Facts) -> tuple[Statement, ...]:
     """Make the warnings at the start of a document: a withdrawn run, a run without a ledger, a simulation."""
-    notes: list[Statement] = []
-    for entry in facts.entries(WITHDRAW):
-        notes.append(
-            say(
-                "WITHDRAWN: site {site} withdrew on {date}. Do not use this model; run '{valid}' replaces it.",
-                site=facts.entry_value(entry, "site"),
-                date=facts.entry_value(entry, "date"),
-                valid=facts.entry_value(entry, "valid", "run"),
-            )
-        )
+    notes = [*note_withdrawal(facts)]
     opening = facts.entries("open")
     if not opening:
         notes.append(

@@ -5,9 +5,10 @@ Mitchell M, Wu S, Zaldivar A, et al. Model cards for model reporting. FAT* 2019.
 
 from __future__ import annotations
 
-from grandrounds.analysis.dossier.document import Document, note
+from grandrounds.analysis.dossier.document import Document
 from grandrounds.analysis.dossier.documents.form import Field, exclude_without_model, fill_form, warn_reader
 from grandrounds.analysis.dossier.facts import Facts
+from grandrounds.analysis.dossier.statement import cite_page, say
 from grandrounds.analysis.dossier.statements import (
     attacks,
     data,
@@ -19,6 +20,7 @@ from grandrounds.analysis.dossier.statements import (
     predictors,
     privacy,
     record,
+    risks,
     system,
 )
 from grandrounds.analysis.dossier.statements.run_kind import trains_model
@@ -157,7 +159,7 @@ CAVEATS = (
         "",
         "Limits and recommendations",
         "Name limits of the evaluation, and recommendations for use.",
-        (performance.state_limits, performance.state_overfitting),
+        (risks.state_warnings, performance.state_limits, performance.state_overfitting),
         ("limitations",),
     ),
     Field(
@@ -189,8 +191,7 @@ def build(facts: Facts) -> Document:
     Returns:
         The document; one item that is not applicable for a run without a prediction model.
     """
-    scope = note(
-        "The model is for research until the intended purpose is answered. It is not a medical device.", REFERENCE
-    )
+    text = "The model is for research until the intended purpose is answered. It is not a medical device."
+    scope = say(text, cite_page("own-data.md"))
     sections = fill_form(facts, CARD) if trains_model(facts) else exclude_without_model(facts, "A model card")
     return Document(NAME, TITLE, REFERENCE, (*warn_reader(facts), scope), sections)

@@ -23,6 +23,7 @@ from grandrounds.analysis.dossier.statements import (
     predictors,
     privacy,
     record,
+    risks,
     system,
 )
 from grandrounds.analysis.dossier.statements.run_kind import classifies, has_test_rows, trains_model
@@ -403,7 +404,7 @@ DISCUSSION = (
         "26",
         "Limitations",
         "Discuss limitations and their effect on bias, uncertainty and generalisability.",
-        (performance.state_limits, performance.state_overfitting),
+        (risks.state_warnings, performance.state_limits, performance.state_overfitting),
         ("limitations",),
     ),
     Field(

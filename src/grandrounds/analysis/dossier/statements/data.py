@@ -15,6 +15,7 @@ from grandrounds.analysis.dossier.statements.run_kind import (
     reads_images,
     site_rows,
     task_of,
+    trains_model,
     under_budget,
 )
 from grandrounds.core.outcome import COUNT, SURVIVAL
@@ -47,7 +48,7 @@ def state_sites(facts: Facts) -> Iterator[Statement]:
     else:
         training = count_training_sites(facts)
         yield say(
-            "The data come from {number} sites, of which {training} took part in training.",
+            "The data come from {number} sites, of which {training} took part in the analysis.",
             number=number,
             training=training,
         )
@@ -128,7 +129,7 @@ def tabulate_sites(facts: Facts) -> Table:
         raise MissingFact(
             f"a table of {len(rows):,} sites is too long for this document; summary.json has it under rows"
         )
-    counted = counts_events(facts)
+    counted = counts_events(facts) and trains_model(facts)
     body: list[tuple[str | Value, ...]] = []
     for site in rows:
         cells: list[str | Value] = [site]
@@ -155,8 +156,11 @@ def counts_events(facts: Facts) -> bool:
 
 def tabulate_analyses(facts: Facts) -> Table:
     """Tabulate participants in each analysis, with events where the outcome has them."""
-    if counts_events(facts):
+    if counts_events(facts) and trains_model(facts):
         return tabulate_events(facts)
+    if not trains_model(facts):
+        described = facts.value(SUMMARY, "statistic", "rows")
+        return Table("Participants in the analysis", ("analysis", "rows"), (("description of patients", described),))
     rows = tuple((use, _total(facts, part)) for part, use in USES.items())
     return Table("Participants in each analysis", ("analysis", "rows"), rows)
 
@@ -188,6 +192,8 @@ def _total(facts: Facts, part: str) -> Value:
 
 def state_events(facts: Facts) -> Iterator[Statement]:
     """State rows with and without the event among all test rows, and the share among training rows."""
+    if not trains_model(facts):
+        raise MissingFact("the run describes patients and evaluates no model on test rows")
     if not counts_events(facts):
         raise MissingFact("the outcome has no event to count")
     reason = "the run has no test rows, so events among them are not known"
@@ -227,7 +233,11 @@ def require_known_events(facts: Facts) -> Iterator[Statement]:
         MissingFact: They are not known, with the cause.
     """
     if counts_events(facts) and not is_defined(facts.get(SUMMARY, "training", "events")):
-        cause = "training rows are not scored under a privacy budget" if under_budget(facts) else "training rows were not scored"
+        cause = (
+            "training rows are not scored under a privacy budget"
+            if under_budget(facts)
+            else "training rows were not scored"
+        )
         raise MissingFact(f"{cause}, so the table has no count of their events")
     return iter(())
 
@@ -305,10 +315,14 @@ def state_partition(facts: Facts) -> Iterator[Statement]:
             scheme=facts.value(PLAN, "split", "scheme"),
             names=list_names(facts, unseen, "sites with test rows and without training rows", source),
         )
-    yield say(
-        "Training rows fit the model; validation rows choose threshold, calibration and early stop; test rows choose nothing.",
-        facts.source(PLAN, "evaluation"),
-    )
+    if trains_model(facts):
+        yield say(
+            "Training rows fit the model. Validation rows choose threshold, calibration and early stop. "
+            "Test rows choose nothing.",
+            facts.source(PLAN, "evaluation"),
+        )
+    else:
+        yield say("The description is of {rows} training rows.", rows=facts.value(SUMMARY, "statistic", "rows"))
 
 
 def state_dates(facts: Facts) -> Statement:

@@ -218,10 +218,7 @@ def state_overfitting(facts: Facts) -> Iterator[Statement]:
 
 
 def state_limits(facts: Facts) -> Iterator[Statement]:
-    """State limits of the evaluation that the run knows: warnings, few events, sites of the evaluation."""
-    warnings = facts.get(SUMMARY, "warnings", default=())
-    for k in range(len(warnings)):
-        yield say("Warning of the run: {warning}.", warning=facts.value(SUMMARY, "warnings", k))
+    """State limits of the evaluation that the run knows: few events, sites of the evaluation, decisions."""
     events, count = facts.get(SUMMARY, "final", "events"), facts.get(SUMMARY, "final", "count")
     if has_event(facts) and is_defined(events) and is_defined(count) and min(events, count - events) < _FEW_EVENTS:
         fewest = facts.derive(

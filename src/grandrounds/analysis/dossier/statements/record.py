@@ -143,13 +143,7 @@ def state_changes(facts: Facts) -> Iterator[Statement]:
             round=facts.entry_value(entry, "round"),
             plan=shorten(facts.entry_value(entry, "plan")),
         )
-    for entry in withdrawn:
-        yield say(
-            "Site {site} withdrew on {date}. The model is no longer valid, and run '{valid}' replaces it.",
-            site=facts.entry_value(entry, "site"),
-            date=facts.entry_value(entry, "date"),
-            valid=facts.entry_value(entry, "valid", "run"),
-        )
+    yield from note_withdrawal(facts)
     if not resumed and not withdrawn:
         yield say("The ledger lists no resumption with another plan and no withdrawal.", ledger)
     yield from state_earlier_run(facts)
@@ -168,6 +162,19 @@ def state_earlier_run(facts: Facts) -> Iterator[Statement]:
         yield say("The run repeats no earlier run.", facts.source(SUMMARY, "withdrawal"))
 
 
+def note_withdrawal(facts: Facts) -> tuple[Statement, ...]:
+    """Make the note at the start of a document that the model is no longer valid; none where no site withdrew."""
+    return tuple(
+        say(
+            "WITHDRAWN: site {site} withdrew on {date}. Do not use the model; the run in folder '{valid}' replaces it.",
+            site=facts.entry_value(entry, "site"),
+            date=show_day(facts.entry_value(entry, "date")),
+            valid=facts.entry_value(entry, "valid", "folder"),
+        )
+        for entry in facts.entries(WITHDRAW)
+    )
+
+
 def state_rollback(facts: Facts) -> Statement:
     """State how the model of this run is identified when a later one is taken back."""
     closing = facts.entries(CLOSE)
@@ -178,6 +185,11 @@ def state_rollback(facts: Facts) -> Statement:
         model=shorten(facts.entry_value(closing[-1], "model")),
         entry=closing[-1],
     )
+
+
+def show_day(value: Value) -> Value:
+    """Show the day of a date with a time; the value stays whole."""
+    return replace(value, text=str(value.value)[:10])
 
 
 def shorten(value: Value) -> Value:
