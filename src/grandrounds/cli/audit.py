@@ -187,23 +187,24 @@ def check(
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or the folder of a watch.")],
     out: Annotated[Path | None, typer.Option(help="The file to write (default: standard output).")] = None,
 ) -> None:
     """Export the ledger as JSON lines: its entries, then its heads. `rounds audit verify FILE` checks them."""
-    _write(out, b"".join(_load_book(run).lines()))
+    _write(out, b"".join(_load_book(run, is_export=True).lines()))
 
 
-def _load_book(run: Path) -> Book:
-    """Load a ledger that verifies; otherwise print the findings and exit."""
+def _load_book(run: Path, *, is_export: bool = False) -> Book:
+    """Load a ledger that verifies, for an export also that of a watch; otherwise print the findings and exit."""
     from grandrounds.analysis.audit.report import audit
-    from grandrounds.audit.ledger import ledger_at
+    from grandrounds.analysis.audit.watch_check import is_watch
+    from grandrounds.audit.ledger import Ledger, ledger_at
 
     result = audit(run, files=False)
     if result.findings:
         _show(result)
         raise typer.Exit(FAILED)
-    with ledger_at(run) as ledger:
+    with Ledger.open(run / "ledger.db") if is_export and is_watch(run) else ledger_at(run) as ledger:
         return ledger.book()
 
 

@@ -14,9 +14,10 @@ from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.analysis.watch.signer import find_signer
 from grandrounds.audit import verify as names
 from grandrounds.audit.ledger import Ledger
+from grandrounds.core.errors import BadInput
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import Identity, public_pem
-from tests.analysis.watch.records import FACTS, SIGNER, STATE, alarm, alarmed, status, write_files
+from tests.analysis.watch.records import FACTS, SIGNER, SITE, STATE, alarm, alarmed, status, write_files
 from tests.audit import ledgers
 from tests.command import rounds
 
@@ -156,3 +157,29 @@ def test_the_command_verifies_a_watch(folder):
     done = rounds("audit", "verify", folder)
     assert done.returncode == 3
     assert "FOUND  altered file (alarms.json): alarm A1: its 'since' is 3, and entry 2 says 71" in done.stdout
+
+
+def test_an_export_of_a_watch_verifies_with_the_sites_key_and_names_a_change(folder, tmp_path):
+    key, out = tmp_path / "va.pub", tmp_path / "watch.jsonl"
+    key.write_bytes(public_pem(SITE.public))
+    assert rounds("audit", "export", folder, "--out", out).returncode == 0
+    result = audit(out, key=key, files=False)
+    assert not result.findings
+    assert "(4 entries, 1 alarm, root" in result.line
+    assert "unfinished" not in result.line.lower(), "a watch has no end"
+    out.write_text(out.read_text().replace("higher since", "lower since"))
+    assert names.CHANGED in found(out, key=key, files=False)
+    assert rounds("audit", "prove", folder, "--site", "va").returncode == 2
+
+
+def test_the_key_is_taken_from_a_list_of_sites(folder, tmp_path):
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    (keys / "va.pub").write_bytes(public_pem(SITE.public))
+    assert not found(folder, sites=keys)
+    assert "with the key that was given" in audit(folder, sites=keys).checked[0]
+    (keys / "va.pub").write_bytes(public_pem(Identity.new().public))
+    assert list(found(folder, sites=keys)) == [names.WRONG_KEY]
+    (keys / "va.pub").rename(keys / "paris.pub")
+    with pytest.raises(BadInput, match="is the watch of 'va', for which no key is given: known: paris"):
+        audit(folder, sites=keys)

@@ -12,7 +12,7 @@ from pathlib import Path
 from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
 from grandrounds.analysis.audit.run_files import compare_checkpoint
-from grandrounds.analysis.audit.watch_check import audit_watch, is_watch
+from grandrounds.analysis.audit.watch_check import audit_watch, count_alarms, is_watch
 from grandrounds.analysis.audit.withdrawal_check import compare_mark, compare_other_run, withdrawal_in
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
@@ -23,6 +23,7 @@ from grandrounds.audit.ledger import Ledger, ledger_at
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.verify import NO_WITNESS, UNREADABLE, Finding, verify
+from grandrounds.audit.watch_entry import START
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity, load_public
@@ -32,6 +33,7 @@ from grandrounds.runs.ledger import SERVER
 LEDGER_ALONE = "model files, figures, journal, round logs and weights: the ledger alone was checked"
 BROKEN = "model files, figures, journal, round logs and weights: the ledger that they are compared with does not verify"
 EXPORTED = "model files, figures, journal, round logs and weights: an export holds the ledger alone"
+EXPORTED_WATCH = "alarms and figures in files, and the run: an export holds the ledger alone"
 """Reasons for not comparing the files of a run with its ledger."""
 
 _ENDS = (CLOSE, WITHDRAW)
@@ -75,7 +77,7 @@ def audit(
     if is_watch(run):
         if report is not None:
             raise BadInput(f"{run} is the folder of a watch, which has no report: leave out --report", code="conflicting-options")
-        return audit_watch(run, key=server_key, heads=signed_heads, files=files)
+        return audit_watch(run, key=server_key, heads=signed_heads, sites=site_keys, files=files)
     if run.is_file():
         _check_export(run)
         if deep or report is not None:
@@ -87,6 +89,8 @@ def audit(
             run, _read_export(run), server_key, signed_heads, sites=site_keys, trusted_heads=len(signed_heads)
         )
         if not result.findings and book is not None:
+            if book.entries[0].content["kind"] == START:
+                return replace(result, unchecked=(EXPORTED_WATCH,), alarms=count_alarms(book))
             result = _check_export_end(result, book)
         return replace(result, unchecked=(EXPORTED,))
     head_file = run / "ledger.head.json"

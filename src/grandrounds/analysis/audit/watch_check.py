@@ -48,8 +48,18 @@ def is_watch(folder: Path) -> bool:
     return folder.is_dir() and not (folder / "checkpoint").exists() and any((folder / name).exists() for name in marks)
 
 
+def count_alarms(book: Book) -> int:
+    """Count the alarms in the ledger of a watch."""
+    return sum(entry.content["kind"] == ALARM for entry in book.entries)
+
+
 def audit_watch(
-    folder: Path, *, key: bytes | None = None, heads: Sequence[SignedHead] = (), files: bool = True
+    folder: Path,
+    *,
+    key: bytes | None = None,
+    heads: Sequence[SignedHead] = (),
+    sites: Mapping[str, bytes] | None = None,
+    files: bool = True,
 ) -> AuditResult:
     """Audit the record of a watch.
 
@@ -57,6 +67,7 @@ def audit_watch(
         folder: The folder of the watch.
         key: The site's public key; None takes the one of the run's ledger, of the site's folder, or beside the ledger.
         heads: Signed heads that others kept.
+        sites: Public keys of sites by name, from which the site's is taken.
         files: Compare the files of the watch and the run.
 
     Returns:
@@ -66,10 +77,12 @@ def audit_watch(
     if isinstance(read, AuditResult):
         return read
     book, kept, damaged = read
-    source, used = ("given", key) if key is not None else _find_key(folder)
+    if key is None and sites is not None:
+        key = _choose_key(folder, book, sites)
+    source, used = ("that was given", key) if key is not None else _find_key(folder)
     findings = [*verify(book, used, heads=kept), *damaged]
     root = Tree(e.leaf for e in book.entries).root().hex()
-    trusted = source in ("given", _RUN)
+    trusted = source in ("that was given", _RUN)
     notes = [] if trusted else [f"the key was taken {source}: who can change the ledger can change it (give --key)"]
     if findings:
         return AuditResult(str(folder), tuple(findings), (_UNCHECKED,), tuple(notes), len(book.entries), 0, root, alarms=0)
@@ -100,7 +113,7 @@ def audit_watch(
         files=files,
         checked=tuple(out.checked),
         simulated=simulated,
-        alarms=sum(e["kind"] == ALARM for e in entries),
+        alarms=count_alarms(book),
     )
 
 
@@ -123,6 +136,23 @@ def _read(folder: Path, heads: Sequence[SignedHead]) -> AuditResult | tuple[Book
     except BadInput as e:
         damaged.append(Finding(UNREADABLE, HEAD, f"it {e}"))
     return book, kept, damaged
+
+
+def _choose_key(folder: Path, book: Book, sites: Mapping[str, bytes]) -> bytes:
+    """Choose the key of the site that the first entry names.
+
+    Raises:
+        BadInput: None is given for it.
+    """
+    try:
+        site = str(book.entries[0].content["site"]) if book.entries else ""
+    except (BadInput, KeyError):
+        site = ""
+    if site not in sites:
+        raise BadInput(
+            f"{folder} is the watch of '{site}', for which no key is given: known: {', '.join(sites)}", code="missing-key"
+        )
+    return sites[site]
 
 
 def _find_key(folder: Path) -> tuple[str, bytes | None]:
