@@ -331,12 +331,17 @@ def show(
 
     Example: `rounds watch show runs/heart-fedavg-seed0 --site cleveland`
     """
+    from grandrounds.analysis.watch.record import STATUS
     from grandrounds.analysis.watch.signer import find_watch, list_watches
     from grandrounds.analysis.watch.status import read_status
 
     watches = list_watches(place)
     folders = [find_watch(place, site)] if site is not None or not watches else list(watches.values())
     for folder in folders:
+        if not as_json and not (folder / STATUS).exists():
+            echo(f"{folder.parent.name}: no watch has started")
+            _show_actions(folder)
+            continue
         status = read_status(folder)
         if as_json:
             echo(json.dumps(status))
@@ -347,7 +352,21 @@ def show(
             echo(f"  {line}")
         _show_checks(console, status)
         _show_alarms(console, status, status["alarms"])
+        _show_actions(folder)
         echo(f"files: {folder}")
+
+
+def _show_actions(folder: Path) -> None:
+    """Print the recorded actions, such as recalibrations."""
+    from grandrounds.analysis.watch.record import LEDGER, WatchRecord
+    from grandrounds.audit.watch_entry import ACTION
+
+    if not (folder / LEDGER).exists():
+        return
+    with WatchRecord.open(folder) as record:
+        for entry in [e for e in record.entries if e["kind"] == ACTION]:
+            answers = f", for {entry['alarm']}" if entry["alarm"] else ""
+            echo(f"action: {entry['action']} by {entry['by']} on {entry['date'][:10]}{answers}")
 
 
 def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:

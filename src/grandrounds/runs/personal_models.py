@@ -7,7 +7,9 @@ are made later (`rounds recalibrate`); the last one is deployed. One that was un
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -155,11 +157,21 @@ def write_recalibrated(folder: Path, theta: Array, facts: Mapping[str, Any]) -> 
 
     Returns:
         The file.
+
+    Raises:
+        BadInput: Another process recalibrates at the same time.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = max((n for n, _, _ in _recalibrations(folder)), default=0) + 1
     path = folder / f"{RECALIBRATED}-{number}.safetensors"
-    save(path, {"deployed": theta}, {**facts, "choice": RECALIBRATED, "number": number})
+    written = folder / f".{RECALIBRATED}-{secrets.token_hex(8)}"
+    save(written, {"deployed": theta}, {**facts, "choice": RECALIBRATED, "number": number})
+    try:
+        os.link(written, path)  # unlike a rename, it never replaces a file
+    except FileExistsError:
+        raise BadInput(f"{path} was written by another process at the same time: run it again", code="folder-in-use") from None
+    finally:
+        written.unlink()
     return PersonalFile.read(path)
 
 

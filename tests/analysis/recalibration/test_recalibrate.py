@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from grandrounds.analysis.case.site_personal import personal_at
 from grandrounds.analysis.recalibration.recalibrate import hash_model, recalibrate, undo_recalibration
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.core.arrays import load, save
+from grandrounds.data.image_files import read_npz
 from grandrounds.data.table import Table
 from tests.command import rounds
 from tests.engine.test_hospitals import write_csv
-from tests.support import patients, refused, slow
+from tests.support import bright_squares, patients, refused, slow
 
 SIZES = [150, 140, 130]
 KINDS = {
@@ -238,3 +240,45 @@ def test_a_file_of_another_run_is_refused(runs, tmp_path):
     save(file, arrays, {**facts, "common_sha256": "0" * 64})
     with refused("other-personal-model"):
         gr.load_run(run.folder).model_for("b")
+
+
+def test_a_file_of_another_process_is_not_replaced(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs("logistic"), tmp_path / "run")
+    run = gr.load_run(tmp_path / "run")
+    first = recalibrate(run, "b", recent()).file
+    content = first.read_bytes()
+    monkeypatch.setattr("grandrounds.runs.personal_models._recalibrations", lambda folder: [])
+    with refused("folder-in-use", match="at the same time"):
+        recalibrate(run, "b", recent(seed=9, flip=0.7))
+    assert first.read_bytes() == content and [p.name for p in first.parent.iterdir()] == [first.name]
+
+
+def test_the_python_call_writes_records_and_can_only_compute(runs, tmp_path):
+    shutil.copytree(runs("logistic"), tmp_path / "run")
+    file = tmp_path / "recent.csv"
+    write_csv(file, recent())
+    tried = gr.recalibrate(tmp_path / "run", "b", file, by="A. Smith", write=False)
+    assert tried.file is None and not (tmp_path / "run" / "at_sites").exists()
+    done = gr.recalibrate(tmp_path / "run", "b", file, by="A. Smith", intercept_only=True)
+    assert done.update.kind == "intercept" and done.line.slope == 1 and done.file.exists()
+    shown = rounds("watch", "show", tmp_path / "run").stdout
+    assert "b: no watch has started" in shown and "action: recalibration: intercept by A. Smith" in shown
+    with refused("missing-option", match="who decides"):
+        gr.recalibrate(tmp_path / "run", "b", recent(seed=9, flip=0.7), by=" ")
+    assert gr.load_run(tmp_path / "run").deployed_path("b") == done.file, "no model is changed without its record"
+
+
+@pytest.mark.slow
+def test_a_net_of_images_is_recalibrated(tmp_path):
+    pytest.importorskip("torch")
+    file = bright_squares(tmp_path / "squares.npz", 240, "abc", purpose="recalibration")
+    settings = {"data": {"table": str(file)}, "model": {"name": "small-cnn"}, "method": {"rounds": 2}}
+    settings |= {"train": {"lr": 0.05, "epochs": 1}, "engine": {"device": "cpu"}}
+    run = gr.run(gr.Experiment.parse({**settings, "explain": {"sketch": "none"}}), out=tmp_path / "run", progress=False)
+    rows = read_npz(str(file)).take(np.arange(180))
+    turned = np.where(np.random.default_rng(0).random(180) < 0.35, "malignant", rows.label).astype(object)
+    later = replace(rows, label=turned, site=np.repeat(np.array(["b"], object), 180))
+    first = logits(run, "b", later)
+    done = recalibrate(run, "b", later)
+    assert done.update.kind != "none"
+    np.testing.assert_allclose(logits(run, "b", later), done.line.slope * first + done.line.intercept, atol=1e-4)

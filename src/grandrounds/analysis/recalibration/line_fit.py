@@ -24,7 +24,8 @@ NONE, INTERCEPT, SLOPE = "none", "intercept", "slope and intercept"
 LEVEL = 0.05
 """Level of each test of the closed procedure."""
 
-_CLOSE, _LARGEST = 1e-8, 30.0
+_CLOSE = 1e-8
+_LARGEST = 30.0  # median log-odds beyond which classes are separated: a probability of 1e-13
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,15 @@ def fit_line_freely(scores: Array, target: Array, units: Array, *, slope: bool) 
     design = _design(z, slope=slope)
     free = np.zeros(design.shape[2])
     w, _, _ = minimise(CROSS_ENTROPY, design, z, t, free, close=_CLOSE)
-    first, second = derivatives(CROSS_ENTROPY, z + design @ w, t)
-    curvature = _curvature(design, second)
-    if not np.isfinite(w).all() or np.abs(w).max() > _LARGEST:
+    moved = z + design @ w
+    if not np.isfinite(moved).all() or np.median(np.abs(moved)) > _LARGEST:
         raise BadInput(_SEPARATED, code="separated-classes")
-    w = w - np.linalg.solve(curvature, np.einsum("ncq,nc->q", design, first))  # one step more: the last one was not checked
-    return _describe(z, t, units, design, w, slope=slope)
+    first, second = derivatives(CROSS_ENTROPY, moved, t)
+    try:  # one step more, since the last one was not checked
+        w = w - np.linalg.solve(_curvature(design, second), np.einsum("ncq,nc->q", design, first))
+        return _describe(z, t, units, design, w, slope=slope)
+    except np.linalg.LinAlgError:
+        raise BadInput(_SEPARATED, code="separated-classes") from None
 
 
 def _design(z: Array, *, slope: bool) -> Array:
