@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds.analysis.attacks.findings import AttackedRun
-from grandrounds.core.arrays import Array
+from grandrounds.core.arrays import Array, read_json
+from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.design import multiply
 from grandrounds.data.encoding import Encoding, class_numbers
@@ -92,7 +93,7 @@ def invert_model(attacked: AttackedRun) -> Prototypes | None:
         return None
     model = attacked.run.model
     if isinstance(model.encoding, Encoding):
-        inputs, values = _invert_table(model, model.encoding)
+        inputs, values = _invert_table(model, model.encoding, _spreads(attacked, model.encoding))
     elif model.net.kernel == "torch":
         inputs, values = _invert_images(model), {}
     else:
@@ -117,17 +118,49 @@ def _compare(attacked: AttackedRun, model: TrainedModel, prototypes: Array) -> A
     x = np.asarray(encoding.encode(data, model.theta.dtype), float).reshape(len(data), -1)
     y = class_numbers(data.label, list(encoding.classes), where=data.name)
     nearest = prototypes.reshape(len(prototypes), -1)[y]
-    distance = np.sqrt(((x - nearest) ** 2).sum(axis=1))
+    scale = x.std(axis=0)
+    distance = np.sqrt((((x - nearest) / np.where(scale > 0, scale, 1.0)) ** 2).sum(axis=1))
     return judged(NAME, -distance, member[places])
 
 
-def _invert_table(model: TrainedModel, encoding: Encoding) -> tuple[Array, dict[str, dict[str, str]]]:
+def _spreads(attacked: AttackedRun, encoding: Encoding) -> dict[str, tuple[float, float]]:
+    """Return middle and deviation of each number as an attacker knows them: from the model file, or published with the run."""
+    published: dict[str, Array] = {}
+    path = attacked.run.folder / "percentiles.json"
+    if encoding.by_column and path.exists():
+        try:
+            numeric = read_json(path)["numeric"]
+            published = {str(name): np.array(numeric[name].get("quantiles", ()), float) for name in numeric}
+        except (BadInput, LookupError, TypeError, ValueError, AttributeError):
+            pass  # damaged: the attacker has the file's other values
+    ranges = attacked.plan.data.plain().get("ranges") or {}
+    out = {}
+    for rule in encoding.numeric:
+        known = published.get(rule.name, np.empty(0))
+        if not encoding.by_column:
+            out[rule.name] = (rule.centre, rule.scale)
+        elif len(known) > 1:
+            low, middle, high = np.quantile(known, [0.16, 0.5, 0.84])
+            out[rule.name] = (float(middle), float(high - low) / 2)
+        elif rule.name in ranges:
+            low, high = ranges[rule.name]
+            out[rule.name] = ((low + high) / 2, (high - low) / 4)
+        else:
+            out[rule.name] = (rule.fill, max(abs(rule.fill) / 4, 1.0))
+    return out
+
+
+def _invert_table(
+    model: TrainedModel, encoding: Encoding, spreads: Mapping[str, tuple[float, float]]
+) -> tuple[Array, dict[str, dict[str, str]]]:
     """Search each class's prototype column by column, from an average patient."""
-    blocks = _column_inputs(encoding)
+    blocks = _column_inputs(encoding, spreads)
     width = len(encoding.features) - len(encoding.product_places)
     found, values = [], {}
     for c, word in enumerate(encoding.classes):
         x, told = np.zeros(width), {}
+        for places, choices in blocks.values():
+            x[places] = choices[0][0]
         for _ in range(_PASSES):
             before = x.copy()
             for name, (places, choices) in blocks.items():
@@ -148,7 +181,9 @@ def _invert_table(model: TrainedModel, encoding: Encoding) -> tuple[Array, dict[
     return np.stack(found), values
 
 
-def _column_inputs(encoding: Encoding) -> dict[str, tuple[Array, list[tuple[Array, float, str]]]]:
+def _column_inputs(
+    encoding: Encoding, spreads: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[Array, list[tuple[Array, float, str]]]]:
     """Return, by column, its places among the inputs and its choices: inputs, log-prior and text; the first is the average."""
     features = encoding.features[: len(encoding.features) - len(encoding.product_places)]
     sources = encoding.sources[: len(features)]
@@ -160,7 +195,8 @@ def _column_inputs(encoding: Encoding) -> dict[str, tuple[Array, list[tuple[Arra
         mine = np.array(places[rule.name])
         choices = []
         for z in sorted(_STEPS, key=lambda s: (abs(s), s)):
-            value = float(np.clip(rule.centre + z * rule.scale, rule.low, rule.high))
+            middle, deviation = spreads[rule.name]
+            value = float(np.clip(middle + z * deviation, rule.low, rule.high))
             inputs = np.zeros(len(mine))
             inputs[0] = (value - rule.centre) / rule.scale
             choices.append((inputs, -0.5 * z * z, f"{value:.4g}"))
