@@ -18,6 +18,8 @@ from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
 from grandrounds.analysis.dossier.statement import MissingFact, Table
 from grandrounds.analysis.dossier.statements import acceptance, attacks, monitoring, privacy, record
+from grandrounds.analysis.dossier.verify import verify_dossier
+from grandrounds.analysis.dossier.writer import write_dossier
 from grandrounds.analysis.membership.attack import model_hash
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
@@ -257,7 +259,7 @@ def test_attacks_are_stated_with_their_intervals(evidence):
 def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(evidence):
     overview = dict(attacks.tabulate_tests(Facts(evidence)).texts())
     assert list(overview)[:4] == ["membership inference", "attribute inference", "inversion", "reconstruction"]
-    assert all("`rounds attack RUN` runs it" in overview[name] for name in list(overview)[:4])
+    assert all("rounds attack RUN runs it" in overview[name] for name in list(overview)[:4])
     column = {
         "column": "age", "accuracy_members": 0.5, "accuracy_nonmembers": 0.4, "advantage": 0.1, "low": 0.02, "high": 0.18,
         "low_all": -0.01, "high_all": 0.21, "imputation": 0.45,
@@ -313,7 +315,7 @@ def test_a_withdrawal_is_the_first_note_of_every_document(evidence):
     assert any("'h2'" in s.text for s in record.state_changes(facts))
 
 
-def test_alarms_and_actions_of_a_site_are_changes(run):
+def test_alarms_and_actions_of_a_site_are_changes(run, tmp_path):
     """A real record of a watch: its rates, its alarm, and a recalibration by a named person."""
     folder = run.folder / "at_sites" / "a" / "watch"
     folder.mkdir(parents=True)
@@ -321,6 +323,7 @@ def test_alarms_and_actions_of_a_site_are_changes(run):
         with WatchRecord.open(alarmed(folder), signer=SIGNER) as recorded:
             recorded.act("recalibration", by="M. Curie", alarm="A1")
         facts = Facts(Evidence.collect(run, date=DATE))
+        dossier = write_dossier(run, tmp_path / "d", pdf=False, date=DATE).folder
     finally:
         for file in folder.iterdir():
             file.unlink()
@@ -329,9 +332,13 @@ def test_alarms_and_actions_of_a_site_are_changes(run):
     assert [row[2] for row in rows][-1] == "action" and rows[-1][3:] == ["recalibration", "M. Curie"]
     assert any(row[2] == "alarm" for row in rows)
     (said,) = monitoring.state_actions(facts)
-    assert said.text.startswith("Sites recorded 1 actions")
+    assert said.text.endswith("such as recalibrations: 1.")
     (rate,) = monitoring.tabulate_rates(facts).texts()
     assert rate[0] == "a" and rate[2].startswith("at most ")
+    assert any("watch-ledgers/a.json" in line and "the site signed" in line for line in verify_dossier(dossier).checked)
+    file = dossier / "evidence" / "watch-ledgers" / "a.json"
+    file.write_text(file.read_text().replace("M. Curie", "P. Curie"))
+    assert any("not the entry under the signed head" in d.line for d in verify_dossier(dossier).differences)
     item = next(i for i in annex_iv.build(facts).items if i.id == "6")
     assert table.title in [c.title for c in item.contents if isinstance(c, Table)]
 

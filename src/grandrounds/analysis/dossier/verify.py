@@ -18,6 +18,7 @@ from grandrounds.analysis.dossier.evidence import (
     MADE,
     PLAN,
     SUMMARY,
+    WATCH_LEDGERS,
     Evidence,
     find_plan_difference,
 )
@@ -30,6 +31,7 @@ from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED
 from grandrounds.audit.files import hash_values, read_file
 from grandrounds.audit.head import SignedHead, unhex
 from grandrounds.audit.merkle import includes, leaf_hash
+from grandrounds.audit.watch_entry import START
 from grandrounds.core.errors import BadInput
 
 _SHOWN = 160
@@ -111,6 +113,7 @@ def verify_dossier(folder: Path, *, key: bytes | None = None, manifest: str = ""
     out = Verification()
     evidence, files = Evidence.read(folder), _read_files(folder)
     closing = _check_ledger(out, evidence, key)
+    _check_watches(out, evidence)
     _check_evidence(out, evidence, closing)
     listed = _read_manifest(out, files, manifest)
     right = _check_documents(out, folder, files, evidence, listed)
@@ -132,17 +135,8 @@ def _check_ledger(out: Verification, evidence: Evidence, key: bytes | None) -> M
         return None
     where, before = f"{FOLDER}/{LEDGER}", len(out.differences)
     try:
-        values = evidence.json(LEDGER)
-        head = SignedHead.from_json(values["head"])
-        entries = [(dict(item["entry"]), [unhex(n, 32, "a hash") for n in item["path"]]) for item in values["entries"]]
-        size, opening = head.head.size, entries[0][0]
-        if values["size"] != size:
-            out.add(where, "size", f"it is {values['size']}, the signed head is over {size} entries")
-        for entry, path in entries:
-            number, leaf = entry.get("number"), leaf_hash(canonical(entry))
-            if type(number) is not int or not includes(head.head.root, size, number=number, leaf=leaf, path=path):
-                place = f"entry {str(number)[:20]} ({str(entry.get('kind'))[:20]})"
-                out.add(where, place, "it is not the entry under the signed head")
+        head, entries = _check_inclusion(out, where, evidence.json(LEDGER))
+        size, opening = head.head.size, entries[0]
         if opening.get("kind") != OPEN:
             out.add(where, "entries", "the first entry is not the start of the run")
             return None
@@ -160,7 +154,39 @@ def _check_ledger(out: Verification, evidence: Evidence, key: bytes | None) -> M
     if len(out.differences) > before:
         return None
     out.checked.append(f"{LEDGER}: {len(entries)} entries by inclusion proofs, and the signed head over {size} entries")
-    return next((entry for entry, _ in reversed(entries) if entry["kind"] == CLOSE), None)
+    return next((entry for entry in reversed(entries) if entry["kind"] == CLOSE), None)
+
+
+def _check_inclusion(out: Verification, where: str, values: Any) -> tuple[SignedHead, list[dict[str, Any]]]:
+    """Check the inclusion proofs of a ledger's entries; return its head and the entries."""
+    head = SignedHead.from_json(values["head"])
+    proved = [(dict(item["entry"]), [unhex(n, 32, "a hash") for n in item["path"]]) for item in values["entries"]]
+    size = head.head.size
+    if values["size"] != size:
+        out.add(where, "size", f"it is {values['size']}, the signed head is over {size} entries")
+    for entry, path in proved:
+        number, leaf = entry.get("number"), leaf_hash(canonical(entry))
+        if type(number) is not int or not includes(head.head.root, size, number=number, leaf=leaf, path=path):
+            place = f"entry {str(number)[:20]} ({str(entry.get('kind'))[:20]})"
+            out.add(where, place, "it is not the entry under the signed head")
+    return head, [entry for entry, _ in proved]
+
+
+def _check_watches(out: Verification, evidence: Evidence) -> None:
+    """Check the inclusion proofs and the signed head of each site's watch, by the key that its first entry names."""
+    for name in sorted(n for n in evidence.files if n.startswith(f"{WATCH_LEDGERS}/")):
+        where, before = f"{FOLDER}/{name}", len(out.differences)
+        try:
+            head, entries = _check_inclusion(out, where, evidence.json(name))
+            if entries[0].get("kind") != START:
+                out.add(where, "entries", "the first entry is not the start of a watch")
+            elif not head.head.is_signed_by(bytes.fromhex(entries[0]["keys"]["site"]), head.signature):
+                out.add(where, "head", "it is not signed with the site's key")
+        except _DAMAGE as e:
+            out.add(where, "", f"it is damaged ({type(e).__name__}: {str(e)[:_SHOWN]})")
+            continue
+        if len(out.differences) == before:
+            out.checked.append(f"{name}: {len(entries)} entries by inclusion proofs, and the head that the site signed")
 
 
 def _check_evidence(out: Verification, evidence: Evidence, closing: Mapping[str, Any] | None) -> None:

@@ -252,7 +252,7 @@ def tabulate_tests(facts: Facts) -> Table:
             text = " ".join(statement.text for statement in said[:2])
             rows.append((test, facts.derive(text, "first results of the test", *sources)))
         except MissingFact as e:
-            rows.append((test, facts.derive(None, "no result in the evidence", source, text=str(e))))
+            rows.append((test, facts.derive(None, "no result in the evidence", source, text=str(e).replace("`", ""))))
     not_run = "not run: Grand Rounds has no such test"
     rows.append(("exfiltration and regurgitation", facts.derive(None, "no such test", source, text=not_run)))
     return Table("Tests named in the opinion", ("test", "result"), tuple(rows), (source,))

@@ -32,8 +32,8 @@ _ACTIONS = {
     "inputs": "check the unit and the coding of the column, repair it",
     SCORE: "look for a change of patients or inputs",
     EXPLANATION: "look at the feature, retrain if patients changed",
-    PREVALENCE: "`rounds recalibrate`",
-    CALIBRATION: "`rounds recalibrate`",
+    PREVALENCE: "recalibrate at the site",
+    CALIBRATION: "recalibrate at the site",
     DISCRIMINATION: "retrain by the same plan",
     NET_BENEFIT: "recalibrate, choose the threshold again, or stop use",
 }
@@ -165,7 +165,7 @@ def state_actions(facts: Facts) -> Iterator[Statement]:
     actions = sum(entry["kind"] == ACTION for _, name in ledgers for entry in _entries(facts, name))
     sources = [facts.source(name) for _, name in ledgers]
     count = facts.derive(actions, "entries of kind action in the watches' ledgers", *sources)
-    yield say("Sites recorded {count} actions after the study, such as recalibrations.", count=count)
+    yield say("Actions that sites recorded after the study, such as recalibrations: {count}.", count=count)
 
 
 def _entries(facts: Facts, name: str) -> list[Mapping[str, Any]]:

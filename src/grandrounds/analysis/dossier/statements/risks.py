@@ -47,7 +47,7 @@ def _list_hazards(facts: Facts) -> Iterator[_Hazard]:
         yield "the model is worse for a subgroup (AUROC gap)", figure, "more patients of the subgroup, evaluation.mitigation"
     if facts.has(SUMMARY, "final", "calibration_slope"):
         figure = facts.value(SUMMARY, "final", "calibration_slope", show=".2f")
-        yield "risks are too extreme or too timid (calibration slope, 1 is right)", figure, "`rounds recalibrate`"
+        yield "risks are too extreme or too timid (calibration slope, 1 is right)", figure, "recalibrate at the site"
     if facts.has(SUMMARY, "generalisation_gap", "auroc"):
         figure = facts.value(SUMMARY, "generalisation_gap", "auroc", show=".3f")
         yield "the model learnt its training rows by heart (AUROC, training minus test)", figure, "fewer epochs, a penalty"
@@ -55,10 +55,10 @@ def _list_hazards(facts: Facts) -> Iterator[_Hazard]:
         yield "a hospital does worse with the common model than alone", _count_harmed(facts), "personal.guard, personal models"
     if facts.has(SUMMARY, "explanation", "deployed", "drift"):
         figure = facts.value(SUMMARY, "explanation", "deployed", "drift", show=".2f")
-        yield "the model relies on other features at other sites (drift of attributions)", figure, "`rounds explain --site`"
+        yield "the model relies on other features at other sites (drift of attributions)", figure, "pages of sites"
     if facts.has(SUMMARY, "shortcut", "spurious_gap"):
         figure = facts.value(SUMMARY, "shortcut", "spurious_gap", show=".3f")
-        yield "the model uses a mark on images (gap without it)", figure, "heat maps (`explain.maps`)"
+        yield "the model uses a mark on images (gap without it)", figure, "heat maps (explain.maps)"
 
 
 def _count(facts: Facts, unit: str, *path: str) -> Value:
