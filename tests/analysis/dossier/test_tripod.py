@@ -232,6 +232,18 @@ def test_statements_follow_the_plan(evidence, section, setting, item, sentence):
     assert sentence in text(find(tripod.build(Facts(changed)), item))
 
 
+def test_simulated_attacks_are_limits(evidence):
+    changed = change(evidence, "summary.json", attacks={"sites": {"a": "sign-flip"}})
+    assert "The run simulated attacks by sites: a (sign-flip)." in text(find(tripod.build(Facts(changed)), "26"))
+
+
+def test_without_test_rows_performance_is_a_gap(evidence):
+    document = tripod.build(Facts(change(evidence, "summary.json", final={}, per_site={}, fairness={}, worst_site={})))
+    for name in ("2", "12g", "23a", "23b"):
+        assert any("no row was set aside for a test" in gap for gap in find(document, name).gaps), name
+    assert "it has no test rows to evaluate it" in text(find(document, "4"))
+
+
 def test_poor_inputs_follow_the_schema(evidence):
     said = text(find(tripod.build(Facts(evidence)), "27a"))
     assert "A category that training did not see is reported" in said and "set to the end of the range" in said

@@ -159,7 +159,12 @@ CAVEATS = (
         "",
         "Limits and recommendations",
         "Name limits of the evaluation, and recommendations for use.",
-        (risks.state_warnings, performance.state_limits, performance.state_overfitting),
+        (
+            risks.state_warnings,
+            performance.state_simulated_faults,
+            performance.state_limits,
+            performance.state_overfitting,
+        ),
         ("limitations",),
     ),
     Field(

@@ -6,13 +6,11 @@ regression or machine learning methods. BMJ 2024;385:e078378. 27 items, 52 sub-i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from grandrounds.analysis.dossier.document import Document, note
 from grandrounds.analysis.dossier.documents.form import Field, exclude_without_model, fill_form, warn_reader
-from grandrounds.analysis.dossier.evidence import PLAN, SUMMARY
+from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.statement import MissingFact, Statement, say
+from grandrounds.analysis.dossier.statement import Statement, say
 from grandrounds.analysis.dossier.statements import (
     data,
     groups,
@@ -24,61 +22,14 @@ from grandrounds.analysis.dossier.statements import (
     privacy,
     record,
     risks,
+    study,
     system,
+    updates,
 )
-from grandrounds.analysis.dossier.statements.run_kind import classifies, has_test_rows, trains_model
+from grandrounds.analysis.dossier.statements.run_kind import classifies, trains_model
 
 NAME, TITLE = "tripod-ai", "TRIPOD+AI checklist"
 REFERENCE = "TRIPOD+AI, Collins et al., BMJ 2024;385:e078378, 27 items with 52 sub-items, in our words"
-
-
-def _draft_title(facts: Facts) -> Statement:
-    return say(
-        "The study develops and evaluates a {model} for the outcome {outcome}.",
-        model=model.name_model(facts),
-        outcome=data.name_outcome(facts),
-    )
-
-
-def _state_aim(facts: Facts) -> Statement:
-    if not has_test_rows(facts):
-        return say("The run develops a model; it has no test rows to evaluate it.", facts.source(SUMMARY, "final"))
-    if facts.get(PLAN, "split", "scheme", default="within") == "within":
-        return say(
-            "The run develops a model and evaluates it on test rows of the same sites.",
-            facts.source(PLAN, "split", "scheme"),
-        )
-    return say(
-        "The run develops a model and evaluates it at sites that took no part in training.",
-        facts.source(PLAN, "split", "scheme"),
-    )
-
-
-def _state_recorded_plan(facts: Facts) -> Iterator[Statement]:
-    opening = facts.entries("open")
-    if not opening:
-        raise MissingFact("the run has no ledger that names its plan before round 1")
-    yield say("The ledger's entry {entry} names the plan of the analysis before round 1.", entry=opening[0])
-    yield record.state_plan(facts)
-
-
-def _state_same_sites(facts: Facts) -> Iterator[Statement]:
-    if not has_test_rows(facts):
-        raise MissingFact(performance.NO_TEST)
-    if facts.get(PLAN, "split", "scheme", default="within") == "within":
-        yield say(
-            "Outcome and predictors have the same columns in development and evaluation, and the sites are the same.",
-            facts.source(PLAN, "split", "scheme"),
-        )
-    else:
-        yield say(
-            "Outcome and predictors have the same columns in development and evaluation; the sites differ.",
-            facts.source(PLAN, "split", "scheme"),
-        )
-
-
-def _miss_test_distribution(facts: Facts) -> Statement:
-    raise MissingFact("sites sent no distribution of predictors of test rows")
 
 
 def _exclude_imbalance(facts: Facts) -> Statement | None:
@@ -88,7 +39,7 @@ def _exclude_imbalance(facts: Facts) -> Statement | None:
 
 
 def _exclude_updates(facts: Facts) -> Statement | None:
-    if model.has_updates(facts) or any(monitoring.state_actions(facts)):
+    if updates.has_updates(facts) or any(monitoring.state_actions(facts)):
         return None
     return say("The model was not updated after its evaluation.", facts.source(SUMMARY, "personal"))
 
@@ -98,14 +49,14 @@ TITLE_ABSTRACT = (
         "1",
         "Title",
         "Name the study as development or evaluation of a prediction model, with population and outcome.",
-        (_draft_title,),
+        (study.draft_title,),
         ("study-title",),
     ),
     Field(
         "2",
         "Abstract",
         "Summarise the study by the 13 items for abstracts.",
-        (_state_aim, data.state_rows, performance.state_headline),
+        (study.state_aim, data.state_rows, performance.state_headline),
         ("abstract",),
     ),
 )
@@ -131,7 +82,9 @@ INTRODUCTION = (
         (),
         ("health-inequalities",),
     ),
-    Field("4", "Objectives", "State the objectives: development, evaluation or both.", (_state_aim,), ("objectives",)),
+    Field(
+        "4", "Objectives", "State the objectives: development, evaluation or both.", (study.state_aim,), ("objectives",)
+    ),
 )
 METHODS = (
     Field(
@@ -243,7 +196,7 @@ METHODS = (
         "12f",
         "Analysis: model updating",
         "Describe updates of the model that arose from the evaluation.",
-        (model.state_updating, monitoring.state_actions),
+        (updates.state_updating, monitoring.state_actions),
     ),
     Field(
         "12g",
@@ -276,7 +229,7 @@ METHODS = (
         "16",
         "Development versus evaluation",
         "Name differences between development and evaluation data in setting, eligibility, outcome and predictors.",
-        (_state_same_sites, data.tabulate_events, data.require_known_events),
+        (study.state_same_sites, data.tabulate_events, data.require_known_events),
         ("evaluation-differences",),
     ),
     Field(
@@ -291,7 +244,11 @@ OPEN_SCIENCE = (
     Field("18a", "Funding", "Name the funders and their role.", (), ("funding",)),
     Field("18b", "Conflicts of interest", "Declare conflicts of interest of all authors.", (), ("conflicts",)),
     Field(
-        "18c", "Protocol", "Say where the protocol is, or that there is none.", (_state_recorded_plan,), ("protocol",)
+        "18c",
+        "Protocol",
+        "Say where the protocol is, or that there is none.",
+        (study.state_recorded_plan,),
+        ("protocol",),
     ),
     Field(
         "18d",
@@ -343,7 +300,7 @@ RESULTS = (
         "20c",
         "Participants: comparison",
         "Compare development and evaluation data in predictors and outcome.",
-        (data.tabulate_events, data.require_known_events, _miss_test_distribution),
+        (data.tabulate_events, data.require_known_events, study.require_test_distribution),
     ),
     Field(
         "21",
@@ -388,7 +345,7 @@ RESULTS = (
         "24",
         "Model updating",
         "Report the updated model and its performance.",
-        (model.state_updating, model.state_update_results, model.tabulate_updates, monitoring.tabulate_actions),
+        (updates.state_updating, updates.state_update_results, updates.tabulate_updates, monitoring.tabulate_actions),
         exclude=_exclude_updates,
     ),
 )
@@ -404,7 +361,12 @@ DISCUSSION = (
         "26",
         "Limitations",
         "Discuss limitations and their effect on bias, uncertainty and generalisability.",
-        (risks.state_warnings, performance.state_limits, performance.state_overfitting),
+        (
+            risks.state_warnings,
+            performance.state_simulated_faults,
+            performance.state_limits,
+            performance.state_overfitting,
+        ),
         ("limitations",),
     ),
     Field(

@@ -217,6 +217,21 @@ def state_overfitting(facts: Facts) -> Iterator[Statement]:
     )
 
 
+def state_simulated_faults(facts: Facts) -> Iterator[Statement]:
+    """State attacks, shortcuts and shifts that the run simulated for research; nothing where it simulated none."""
+    attacked = facts.get(SUMMARY, "attacks", "sites", default={})
+    if attacked:
+        names = [f"{site} ({kind})" for site, kind in attacked.items()]
+        sites = list_names(facts, names, "sites that simulated an attack", facts.value(SUMMARY, "attacks", "sites"))
+        yield say("The run simulated attacks by sites: {sites}. Its model is for research alone.", sites=sites)
+    if facts.get(PLAN, "data", "shortcut", "p", default=0):
+        share = facts.value(PLAN, "data", "shortcut", "p", show=".0%")
+        yield say("A patch was planted in {share} of images of chosen classes, for research on shortcuts.", share=share)
+    if facts.get(PLAN, "data", "shift", "strength", default=0):
+        strength = facts.value(PLAN, "data", "shift", "strength", show="g")
+        yield say("Images of sites were changed to simulate scanners (strength {strength}).", strength=strength)
+
+
 def state_limits(facts: Facts) -> Iterator[Statement]:
     """State limits of the evaluation that the run knows: few events, sites of the evaluation, decisions."""
     events, count = facts.get(SUMMARY, "final", "events"), facts.get(SUMMARY, "final", "count")
