@@ -10,6 +10,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.console.views import estimates
+from grandrounds.data.loading import AT_SITES
+from grandrounds.experiment.requests import expected_asks
 from grandrounds.report.watch import headline
 from tests.command import rounds
 
@@ -51,6 +53,13 @@ def test_the_plan_for_hospitals_names_the_model_and_the_bins(run, tmp_path):
     plan = tomllib.loads((tmp_path / "watch.toml").read_text())
     watch = plan["method"]["watch"]
     assert plan["method"]["name"] == "watch" and plan["privacy"]["secure"] and len(watch["model"]) == 64
+    pytest.importorskip("flwr")
+    from grandrounds.deploy.submit import deployed_plan
+
+    there = deployed_plan(tmp_path / "watch.toml", [])
+    assert there["data"]["table"] == AT_SITES and there["method"]["watch"]["edges"].keys() == watch["edges"].keys()
+    asked = [(a.task, a.withheld) for a in expected_asks(there) if a.task in ("watch", "summarise", "train", "evaluate")]
+    assert asked == [("watch", ("sums",))], "no summary and no model is asked for"
     assert watch["edges"]["age"] == sorted(watch["edges"]["age"]) and watch["run"] == str(run.resolve())
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 import grandrounds as gr
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.rng import generator
 from grandrounds.data.new_patients import PlantedShift
 from grandrounds.data.table import Table
 from grandrounds.experiment.requests import expected_asks
@@ -23,7 +24,15 @@ from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import CELLS, SECURE, TASK, Policy
 from grandrounds.methods.watch.bins import WatchBins, agree_edges, edges_json
-from grandrounds.methods.watch.comparison import Comparison, compare_counts, fisher_p, holm, stability_index, student_p
+from grandrounds.methods.watch.comparison import (
+    Comparison,
+    compare_counts,
+    fisher_p,
+    holm,
+    stability_index,
+    student_p,
+    trend_p,
+)
 from grandrounds.methods.watch.site import WatchLayout, watch_layout, watch_sensitivity
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
@@ -228,6 +237,22 @@ def test_one_patient_changes_the_counts_by_no_more_than_the_charge_says(trained,
     assert most > math.sqrt(5), "columns and scores are counted in full"
 
 
+def test_noise_alone_moves_nothing():
+    """Under no change and under noise p-values of trends and bins are those of chance: 5% are below 0.05."""
+    rng = generator(3, purpose="noisy counts")
+    share, noise, n, m = np.array([0.2, 0.3, 0.1, 0.25, 0.15]), 12.0, 80, 300
+    draws = [
+        (rng.multinomial(n, share) + rng.normal(0, noise, 5), rng.multinomial(m, share) + rng.normal(0, noise, 5))
+        for _ in range(2000)
+    ]
+    trend = [trend_p(a, b, noise=noise, n=n, n_reference=m) for a, b in draws]
+    bins = [compare_counts(a, b, noise=noise, n=n, n_reference=m).p() for a, b in draws]
+    assert 0.03 < np.mean(np.array(trend) < 0.05) < 0.07
+    assert np.mean(np.array(bins) < 0.05) < 0.06
+    exact = [trend_p(rng.multinomial(n, share), rng.multinomial(m, share)) for _ in range(2000)]
+    assert 0.03 < np.mean(np.array(exact) < 0.05) < 0.07
+
+
 def test_noise_and_secure_aggregation_go_together(trained, rows, tmp_path):
     clear = watch(trained, rows, tmp_path, "clear", epsilon=8.0, shifts=SHIFT)
     masked = watch(trained, rows, tmp_path, "masked", epsilon=8.0, secure=True, shifts=SHIFT)
@@ -325,6 +350,11 @@ def test_tests_are_those_of_the_textbooks():
     new, old = np.array([3, 9, 0]), np.array([1, 40, 7])
     wanted = [stats.fisher_exact([[a, 12 - a], [b, 48 - b]]).pvalue for a, b in zip(new, old, strict=True)]
     assert fisher_p(new, old) == pytest.approx(wanted, rel=1e-9)
+    low, high = np.array([5, 20, 30, 20, 5]), np.array([30, 60, 30, 20, 10])
+    values = [np.repeat(np.arange(5), counts) for counts in (low, high)]
+    wilcoxon = stats.mannwhitneyu(*values, method="asymptotic", use_continuity=False).pvalue
+    assert trend_p(low, high) == pytest.approx(wilcoxon, rel=0.05)
+    assert trend_p(low, low) == 1.0 and trend_p(low[:1], high[:1]) == 1.0
     t = Comparison(np.array([3.0, -9.0]), np.zeros(2), np.array([1.0, 4.0]))
     assert student_p(t, fewest=31) == pytest.approx([2 * stats.t.sf(3, 30), 2 * stats.t.sf(4.5, 30)], rel=0.03)
     assert holm([0.001, 0.04, 0.03, 0.2], 0.05).tolist() == [True, False, False, False]

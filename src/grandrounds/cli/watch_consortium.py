@@ -97,6 +97,8 @@ def write_plan(
     from grandrounds.runs.watched import watch_values
 
     values = watch_values(run, secure=secure, epsilon=epsilon, level=level, alarms=alarms)
+    values["data"] = {name: v for name, v in values["data"].items() if name not in ("sha256", "site")}
+    values["split"] = {name: v for name, v in values["split"].items() if name not in ("partition", "sites", "alpha")}
     Experiment.parse(values, where="settings")
     head = "# A watch of a model across hospitals, for `rounds server submit`. Sites name their new patients in their site.toml."
     try:

@@ -138,6 +138,8 @@ def _veil(p: Plan) -> Iterator[Ask]:
 
 def _about(p: Plan) -> Iterator[Ask]:
     """List the Asks for explanations and evaluation."""
+    if method_class(p.method.name).keeps_encoding:
+        return  # a watch evaluates no model
     asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.get("subgroups", ())}
     asked["val_groups"] = asked["test_groups"] and p.evaluation.get("mitigation", "none") != "none"
     yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if asked.get(r, True)))

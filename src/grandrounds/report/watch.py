@@ -59,7 +59,7 @@ def _features(watch: Mapping[str, Any]) -> TextTable:
         for f in shown
     )
     own = watch.get("moved_by", "test") == "alarms"
-    rule = ["Where a site has its own watch, its alarms decide what moved there."] if own else []
+    rule = ["Alarms of a site's own watch decide what moved there, where it has one."] if own else []
     notes = [
         *rule,
         f"Moved: the site's own new patients differ from its own reference patients. A site without a change reports any feature "

@@ -121,6 +121,11 @@ def add_new_patients(plan: Plan, stack: Stack) -> Stack:
         table = read_table(watch.table, missing=tuple(plan.data.missing), form=table_format(plan.data))
         fresh = read_new_patients(table, stack.data.schema)
         new = divide_by_site(fresh, stack.names, column=str(stack.data.schema.site or "site"))
+    if not any(len(d) and len(rows.train) for d, rows in zip(new, stack.rows, strict=True)):
+        raise BadInput(
+            "no training site has new patients: the split of the watched run leaves it no test rows; give new patients (--table)",
+            code="no-new-patients",
+        )
     alarms = tuple(read_alarms(Path(str(watch.run)) / "at_sites" / name / "watch") for name in stack.names)
     return replace(stack, new=plant_shifts(new, stack.names, tuple(watch.shifts)), alarms=alarms)
 

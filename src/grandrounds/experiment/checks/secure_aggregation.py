@@ -40,7 +40,7 @@ def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
     if len(training) < FEWEST:
         yield f"and a sum of {len(training)} sites would reveal them: use at least {FEWEST} training sites"
     yield from method_class(m.name).secure_refusals(plan)
-    if plan.model.name in ("forest", "lightgbm"):
+    if plan.model.name in ("forest", "lightgbm") and method_class(m.name).has_model:
         yield f"and trees (model.name '{plan.model.name}') cannot be summed: use 'logistic' or 'mlp'"
     if plan.tasks.plain():
         yield "and heads of different tasks are averaged one by one: remove [tasks]"

@@ -127,6 +127,45 @@ def fisher_p(new: Array, reference: Array) -> Array:
     return out
 
 
+def trend_p(
+    new: Array, reference: Array, *, noise: float = 0.0, n: float = 0.0, n_reference: float = 0.0
+) -> float:
+    """Test that ordered bins are not higher or lower: the rank-sum test of binned values, or with noise one of fixed scores.
+
+    Without noise bins have the mean rank of their patients (Wilcoxon's test with ties, normal distribution). With noise ranks
+    would follow from noisy counts, so bins have the scores 0 to 1 in equal steps, and the noise is part of the variance.
+
+    Args:
+        new: (b,) new patients by bin, in order.
+        reference: (b,) reference patients by bin.
+        noise: Standard deviation of the noise in every count.
+        n: New patients, where counts are noised.
+        n_reference: Reference patients, the same.
+
+    Returns:
+        Two-sided p-value; 1 where there are too few patients.
+    """
+    new, reference = np.asarray(new, float), np.asarray(reference, float)
+    n, m = (n, n_reference) if noise else (new.sum(), reference.sum())
+    if min(n, m) < FEWEST or len(new) < 2:
+        return 1.0
+    both = new + reference
+    score = np.arange(len(new)) / (len(new) - 1) if noise else (np.cumsum(both) - both / 2) / max(both.sum(), 1.0)
+    share = np.clip(both / (n + m), 0.0, 1.0)
+    centre = float((share * score).sum() / max(share.sum(), 1e-12))
+    spread = float((share * (score - centre) ** 2).sum())
+    variance = spread * (1 / n + 1 / m) + noise**2 * float(((score - centre) ** 2).sum()) * (1 / n**2 + 1 / m**2)
+    if not variance:
+        return 1.0
+    change = float(((score - centre) * (new / n - reference / m)).sum())
+    return float(two_sided(np.array([change / math.sqrt(variance)]))[0])
+
+
+def join_p(bins: float, trend: float) -> float:
+    """Join the p-values of single bins and of the trend over bins (Bonferroni)."""
+    return min(1.0, 2 * bins, 2 * trend)
+
+
 def student_p(comparison: Comparison, *, fewest: int) -> Array:
     """Compute two-sided p-values of means by Student's t with `fewest` - 1 degrees of freedom (Wallace's approximation)."""
     degrees = max(1, fewest - 1)

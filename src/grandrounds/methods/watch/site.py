@@ -37,7 +37,9 @@ from grandrounds.methods.watch.comparison import (
     compare_shares,
     fisher_p,
     holm,
+    join_p,
     student_p,
+    trend_p,
 )
 from grandrounds.models.dense import class_probabilities
 from grandrounds.protocol.messages import Ask
@@ -278,9 +280,14 @@ class WatchSite(SitePlugin):
             ratio = n / judged
             spread = 0.25 * n * (1 + ratio) + 2 * size * noise**2 * (1 + ratio**2)
             comparisons[RESIDUAL] = Comparison(*(np.array([v]) for v in (away, before * ratio, spread)))
-        p = [comparisons[f"column {c}"].p() for c in range(columns)]
+        p = []
+        for c, column in enumerate(layout.bins.columns):
+            bins = comparisons[f"column {c}"].p()
+            trend = trend_p(new[c][1:], reference[c][1:], noise=noise, n=n, n_reference=m)
+            p.append(join_p(bins, trend) if column.edges else bins)
         p += comparisons[EXPLANATION].bin_p(counts=False).tolist()
-        p += [comparisons[SCORE].p(), comparisons[RESIDUAL].p(counts=False)]
+        trend = trend_p(new[columns], reference[columns], noise=noise, n=n, n_reference=judged)
+        p += [join_p(comparisons[SCORE].p(), trend), comparisons[RESIDUAL].p(counts=False)]
         flags = holm(p, float(ask.shared["level"]))
         self._note(k, layout, flags)
         return layout.pack(comparisons, flags, np.array([n, m, n if labels else 0.0, 1.0]))
@@ -335,18 +342,20 @@ def _find_moved(
     layout: WatchLayout, comparisons: Mapping[str, Comparison], fresh: _Group, known: _Group, *, level: float
 ) -> Array:
     """Return the flag of each check: exact tests of counts, t tests of explanations and residuals, Holm's correction."""
-    p = [_column_p(new, reference) for new, reference in zip(fresh.columns, known.columns, strict=True)]
+    columns = zip(layout.bins.columns, fresh.columns, known.columns, strict=True)
+    p = [_column_p(new, reference, first=1 if column.edges else None) for column, new, reference in columns]
     fewest = min(len(fresh.shares), len(known.shares))
     explained = student_p(comparisons[EXPLANATION], fewest=fewest) if fewest >= FEWEST else np.ones(len(layout.features))
     labelled = min(len(fresh.residuals), len(known.residuals))
     calibrated = student_p(comparisons[RESIDUAL], fewest=labelled)[0] if labelled >= FEWEST else 1.0
-    return holm([*p, *explained.tolist(), _column_p(fresh.score, known.score), float(calibrated)], level)
+    return holm([*p, *explained.tolist(), _column_p(fresh.score, known.score, first=0), float(calibrated)], level)
 
 
-def _column_p(new: Array, reference: Array) -> float:
-    """Compute the exact p-value of a column: Bonferroni over its bins."""
+def _column_p(new: Array, reference: Array, *, first: int | None) -> float:
+    """Compute the p-value of a column: exact tests of its bins, and from bin `first` on, where they are in order, a trend."""
     used = (new + reference) > 0
-    return min(1.0, int(used.sum()) * float(fisher_p(new[used], reference[used]).min(initial=1.0)))
+    bins = min(1.0, int(used.sum()) * float(fisher_p(new[used], reference[used]).min(initial=1.0)))
+    return bins if first is None else join_p(bins, trend_p(new[first:], reference[first:]))
 
 
 def _hide_small(
