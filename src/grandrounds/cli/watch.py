@@ -179,16 +179,19 @@ def watch(
         )
     if patients.table is None:
         raise BadInput("no new patients are given: add --table FILE, a folder, or a SQL URL with --query", code="missing-option")
-    alarmed = False
+    alarmed, repeated = False, False
     try:
         while True:
-            alarmed |= _read_once(run, patients, place, alerts, repeated=every is not None, trust_code=trust_code,
-                                  as_json=as_json, quiet=quiet)  # fmt: skip
+            alarmed |= _read_once(run, patients, place, alerts, repeated=repeated, trust_code=trust_code, as_json=as_json,
+                                  quiet=quiet)  # fmt: skip
             if every is None:
                 break
+            repeated = True
             time.sleep(60 * every)
     except KeyboardInterrupt:
         echo("stopped; patients that were read are counted", err=True)
+        if not repeated:
+            raise
     if alarmed:
         raise typer.Exit(ALARM)
 
@@ -221,7 +224,7 @@ def _watch_all(
 def _read_once(
     run: Path, patients: Patients, place: Site, alerts: Alerts, *, repeated: bool, trust_code: bool, as_json: bool, quiet: bool
 ) -> bool:
-    """Read what is new, print it, and tell whether there is a new alarm. A repeated reading goes on after an error."""
+    """Read what is new, print it, and tell whether there is a new alarm. An error in a repeated reading is printed."""
     from grandrounds.analysis.watch.hooks import Hook
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.runs.run import Run

@@ -157,6 +157,7 @@ def test_a_folder_is_read_file_by_file_and_each_once(run, new, folder, tmp_path)
     new[:40].to_csv(inbox / "2026-01.csv", index=False)
     new[40:70].to_csv(inbox / "2026-02.csv", index=False)
     (inbox / ".2026-03.csv.part").write_text("half")
+    (inbox / "2026-00.csv").write_text(",".join(new.columns) + "\n")  # a day without patients
     with opened(run, folder) as watch:
         assert watch.read(Source(inbox)).new == 70
         new[70:90].to_csv(inbox / "2026-03.csv", index=False)

@@ -131,6 +131,15 @@ def test_sentences_on_columns():
     assert words.describe_category("ward", *shares) == "Column ward is 'medical' in 0% of patients, 80% before."
 
 
+def test_sentences_on_one_of_several_classes():
+    assert words.describe_class("score", "benign", 0.2, 0.5) == "The probability of 'benign' is higher: mean 0.5, 0.2 before."
+    assert words.describe_class("prevalence", "benign", 0.2, 0.5) == (
+        "'benign' is the outcome of 50% of labelled patients, 20% before."
+    )
+    assert "is lower: -0.3, 0.01 before" in words.describe_class("calibration", "benign", 0.01, -0.3)
+    assert "differs by 0.1 between patients with and without it" in words.describe_class("discrimination", "benign", 0.4, 0.1)
+
+
 def test_the_time_of_a_change():
     assert words.describe_since(412, 1767225600.0, 1, 412, labelled=False) == (
         "Since patient 412 (2026-01-01), for 1 patient until the alarm at patient 412."

@@ -104,7 +104,11 @@ class Narrator:
             The alarm as alarms.json has it, without id and state.
         """
         check = signal.check
-        change, actions = self._change(check, window, codes, absent)
+        if check.level is not None and not check.column:
+            name = self.place.classes[check.level] if check.level < len(self.place.classes) else f"class {check.level + 1}"
+            change, actions = words.describe_class(check.kind, name, signal.reference, signal.current), []
+        else:
+            change, actions = self._change(check, window, codes, absent)
         since = words.describe_since(
             signal.since, since_time, signal.patients, signal.patient, labelled=check.labelled
         )
@@ -138,7 +142,7 @@ class Narrator:
     def _value(self, check: Check, window: Window) -> float | None:
         column = self.column(check.column)
         if check.kind == SCORE:
-            return self.layout.score(window.sums, window.rows)[0] if check.level in (None, 0) else None
+            return self.layout.score(window.sums, window.rows)[0] if check.level is None else None
         if check.kind == EXPLANATION:
             return self.layout.attribution(window.sums, window.rows, check.column)
         if check.kind in LABEL_KINDS:
@@ -156,7 +160,7 @@ class Narrator:
         return {MISSING: number.missing, RANGE: number.below + number.above, SHIFT: number.mean}[check.kind]
 
     def _outcome_value(self, check: Check, figures: OutcomeFigures) -> float | None:
-        if check.level not in (None, 0) or (self.threshold is None and not self.place.event):
+        if check.level is not None:
             return None  # of several classes the figures are those of the predicted class
         return {
             PREVALENCE: figures.observed[0],

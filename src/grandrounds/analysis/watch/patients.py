@@ -180,6 +180,11 @@ class Observer:
         return bool(task_of(self.model.encoding) == CLASSIFICATION)
 
     @property
+    def has_outcomes(self) -> bool:
+        """True if labels are outcomes of the score: of classifications, for the main task."""
+        return self.is_classification and not self.task
+
+    @property
     def is_binary(self) -> bool:
         """True if the score is the risk of one event."""
         return self.is_classification and self.model.event_of(self.task) is not None
@@ -235,12 +240,12 @@ class Observer:
         lines.append("scores: " + self.score_name)
         if self.explainer:
             lines.append(f"explanations: feature attributions of each patient, by {self.explainer}")
-        if self.is_binary:
+        if self.is_binary and self.has_outcomes:
             lines.append("outcomes, as labels arrive: prevalence, calibration, discrimination and net benefit")
-        elif self.is_classification:
+        elif self.has_outcomes:
             lines.append("outcomes, as labels arrive: prevalence, calibration and discrimination of each class")
         else:
-            lines.append("outcomes: not watched, because their checks are for classification")
+            lines.append("outcomes: not watched, because their checks are for the main task of a classification")
         return tuple(lines)
 
     @property
@@ -390,7 +395,7 @@ class Observer:
         return out
 
     def _labels(self, count: int, words: Array | None) -> Array:
-        return np.full(count, np.nan) if words is None or not self.is_classification else self.number_labels(words)
+        return np.full(count, np.nan) if words is None or not self.has_outcomes else self.number_labels(words)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:

@@ -191,9 +191,10 @@ class SiteWatch:
             observer.event_name,
             "log-odds" if observer.is_classification and observer.model.net.kernel != "forest" else "",
             str(self.folder.parent) if (self.folder.parent / SITE_FILE).exists() else "",
+            observer.classes if observer.is_classification and not observer.is_binary else (),
         )
         known = ~np.isnan(baseline.patients.label)
-        labelled = observer.is_classification and bool(known.any())
+        labelled = observer.has_outcomes and bool(known.any())
         rows = self._layout.rows(baseline.patients)
         outcomes = self._outcome_rows(baseline.patients.risks[known], baseline.patients.label[known])
         before = Window(rows.sum(axis=0), len(rows), outcomes.sum(axis=0))
@@ -263,7 +264,7 @@ class SiteWatch:
         """Read one table; every part of it is committed with its patients."""
         observer, rows = self.baseline.observer, batch.rows
         label = self._label_column(rows, columns.label)
-        words = outcome_words(rows, label) if observer.is_classification else None
+        words = outcome_words(rows, label) if observer.has_outcomes else None
         ids = id_words(rows, columns.id)
         keys = self._keys.of_rows(observer.hash_rows(rows), batch.source) if ids is None else self._keys.of_ids(ids)
         times = read_times(rows, columns.time, batch.time)
@@ -334,7 +335,7 @@ class SiteWatch:
                 evidence = np.maximum(self._detector.levels(), -30.0)
                 state = replace(state, timeline=state.timeline.add(first + end, float(times[end - 1]), evidence))
             begin = end
-        unknown = ~known & observer.is_classification & self._narrator.labelled
+        unknown = ~known & self._narrator.labelled
         numbers = first + 1 + np.flatnonzero(unknown)
         waiting = Waiting(keys[unknown], numbers, patients.risks[unknown]) if wait or self._narrator.labelled else None
         self._commit(

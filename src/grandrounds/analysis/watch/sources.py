@@ -93,15 +93,26 @@ class Source:
             return
         where = str(self.table)
         if "://" in where or not Path(where).expanduser().is_dir() or _is_image_folder(run, Path(where).expanduser()):
-            time = _changed_at(where)
-            yield _keep_site(run, site, read_patients(run, where, query=self.query, reading=self.reading), time, "")
+            rows = self._read_rows(run, where, self.query)
+            if rows is not None:
+                yield _keep_site(run, site, rows, _changed_at(where), "")
             return
         folder = Path(where).expanduser()
         for path in list_tables(folder):
             digest = hashlib.sha256(read_file(path, links=True)).hexdigest()
             if files.get(path.name) != digest:
-                rows = read_patients(run, path, reading=self.reading)
-                yield _keep_site(run, site, rows, path.stat().st_mtime, digest)
+                rows = self._read_rows(run, path, None)
+                if rows is not None:
+                    yield _keep_site(run, site, rows, path.stat().st_mtime, digest)
+
+    def _read_rows(self, run: Run, where: str | Path, query: str | None) -> Table | ImageSet | None:
+        """Read a table; None where it has no rows yet."""
+        try:
+            return read_patients(run, where, query=query, reading=self.reading)
+        except BadInput as e:
+            if e.code == "empty-table":
+                return None
+            raise
 
 
 def _is_image_folder(run: Run, folder: Path) -> bool:

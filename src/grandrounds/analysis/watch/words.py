@@ -31,6 +31,7 @@ class Place:
         event: The event ("died"); "" where there is none.
         unit: Of attributions: "log-odds", or "" for other scales.
         folder: The site's own folder at a hospital; "" in a simulation.
+        classes: Three or more classes, which are watched one by one.
     """
 
     run: str
@@ -39,6 +40,7 @@ class Place:
     event: str = ""
     unit: str = "log-odds"
     folder: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def recalibrate(self) -> str:
@@ -154,6 +156,21 @@ def describe_outcome(kind: str, place: Place, before: OutcomeFigures, now: Outco
     if kind == "discrimination":
         return f"Discrimination changed: AUROC {_interval(now.auroc)}, {show(before.auroc[0])} before."
     return f"Net benefit at the threshold changed: {_interval(now.benefit)}, {show(before.benefit[0])} before."
+
+
+def describe_class(kind: str, name: str, before: float, now: float) -> str:
+    """Describe a change of one of several classes: of its probability, or of its share among outcomes."""
+    way = "higher" if now > before else "lower"
+    if kind == "score":
+        return f"The probability of '{name}' is {way}: mean {show(now)}, {show(before)} before."
+    if kind == "prevalence":
+        return f"'{name}' is the outcome of {percent(now)} of labelled patients, {percent(before)} before."
+    if kind == "calibration":
+        return f"Observed less predicted share of '{name}' is {way}: {show(now)}, {show(before)} before."
+    return (
+        f"The model separates '{name}' less well: its mean probability differs by {show(now)} between patients with and without "
+        f"it, {show(before)} before."
+    )
 
 
 def describe_since(since: int, time: float, patients: int, alarm: int, *, labelled: bool) -> str:
