@@ -21,7 +21,7 @@ from grandrounds.analysis.watch.sources import Source
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
 from grandrounds.statistics.watch import calibrate
-from tests.support import patients, refused, slow
+from tests.support import bright_squares, patients, refused, slow
 
 QUICK = {"method.rounds": 2, "explain.sketch": "none", "evaluation.every": 100}
 SITE = "cleveland"
@@ -340,3 +340,19 @@ def test_explanations_by_hiding_columns_where_no_explainer_suits(run, monkeypatc
 
 def _no_explainer(*_):
     raise ImportError
+
+
+@pytest.mark.slow
+def test_images_are_watched_by_their_brightness_and_scores(tmp_path):
+    file = bright_squares(tmp_path / "images.npz", 240, ["a", "b"], purpose="watch")
+    settings = {"method.rounds": 1, "explain.sketch": "none", "model.name": "small-cnn"}
+    made = gr.run(str(file), settings=settings, out=tmp_path / "run", progress=False)
+    with open_watch(made, "a", folder=tmp_path / "watch") as watch:
+        assert watch.status["watched"][0].startswith("inputs: brightness, contrast and detail of images")
+        alike = bright_squares(tmp_path / "alike.npz", 80, ["a"], purpose="alike")
+        assert (watch.read(Source(alike)).new, watch.status["alarms"]) == (80, [])
+        dark = dict(np.load(alike))
+        np.savez(tmp_path / "dark.npz", **{**dark, "images": dark["images"] // 2})
+        alarms = {a["column"]: a for a in watch.read(Source(tmp_path / "dark.npz")).alarms}
+    assert alarms["brightness"]["sentence"].startswith("Image brightness is lower: 100% of patients")
+    assert alarms["brightness"]["advice"][0].startswith("Check the camera or scanner")

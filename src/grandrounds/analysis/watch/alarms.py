@@ -106,7 +106,8 @@ class Narrator:
         check = signal.check
         if check.level is not None and not check.column:
             name = self.place.classes[check.level] if check.level < len(self.place.classes) else f"class {check.level + 1}"
-            change, actions = words.describe_class(check.kind, name, signal.reference, signal.current), []
+            change = words.describe_class(check.kind, name, signal.reference, signal.current)
+            actions: list[str] = []
         else:
             change, actions = self._change(check, window, codes, absent)
         since = words.describe_since(
@@ -213,6 +214,9 @@ class Narrator:
                 words.describe_unseen(column.name, 0.0, min(1.0, share), codes),
                 words.unseen_actions(column.name, column.order, codes, ""),
             )
+        if column.is_image:
+            sentence = words.describe_number(column.name, check.direction, column.middle, before, now)
+            return f"Image {column.name}" + sentence.removeprefix(f"Column {column.name}"), words.IMAGE_ACTIONS
         actions = words.number_actions(column.name, before, now)
         if check.kind == RANGE:
             return words.describe_range(column.name, column.low, column.high, before, now), actions

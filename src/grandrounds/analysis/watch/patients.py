@@ -48,6 +48,7 @@ class WatchedColumn:
         high: Upper end.
         order: Levels from low to high, of an ordinal column, whose numbers are 0, 1, ...
         middle: Median of the reference patients; NaN for a category, or where it is not known.
+        is_image: It is a property of images, not a column of a table.
     """
 
     name: str
@@ -56,6 +57,7 @@ class WatchedColumn:
     high: float = np.inf
     order: tuple[str, ...] = ()
     middle: float = np.nan
+    is_image: bool = False
 
     @property
     def is_category(self) -> bool:
@@ -194,7 +196,7 @@ class Observer:
         """The columns of the model's inputs."""
         encoding = self.model.encoding
         if not isinstance(encoding, Encoding):
-            return tuple(WatchedColumn(name) for name in _IMAGE_COLUMNS)
+            return tuple(WatchedColumn(name, is_image=True) for name in _IMAGE_COLUMNS)
         assert self.model.schema is not None
         orders = {c.name: c.order for c in self.model.schema.numeric_like}
         numbers = [

@@ -39,7 +39,7 @@ LEAST_FACTOR = 1.4
 """Smallest factor that is called a change of unit."""
 _LIKE = 0.35  # difference of the deviations of logarithms, in parts of the larger one
 _Z = 1.96
-_CLOSE = 0.12  # distance from a known factor on the log scale, besides the sampling error
+_CLOSE = 0.05  # distance from a known factor on the log scale, besides the sampling error
 
 
 @dataclass(frozen=True)
