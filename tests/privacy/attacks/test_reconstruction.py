@@ -10,6 +10,7 @@ from grandrounds.privacy.attacks.reconstruction import (
     invert_dense_gradient,
     rebuild_from_centred,
     rebuild_from_products,
+    rebuild_from_risk_sets,
     relative_errors,
 )
 
@@ -45,6 +46,14 @@ def test_products_of_columns_tell_the_row_of_a_patient_alone_in_a_category():
     centre = x.mean(axis=0)
     equal = (x - centre).T @ (x - centre)
     assert np.allclose(rebuild_from_centred(equal, centre, np.array([False, False, True])), x[7])
+
+
+def test_sums_over_risk_sets_tell_the_row_of_a_patient_who_leaves_alone():
+    x, w = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]), np.array([0.5, 1.0, 2.0, 1.0])
+    at_risk = [slice(0, 4), slice(1, 4), slice(3, 4)]  # one leaves, then two together, then the last
+    weights = np.array([w[a].sum() for a in at_risk])
+    sums = np.array([w[a] @ x[a] for a in at_risk])
+    assert np.allclose(rebuild_from_risk_sets(weights, sums), [[1, 2], [13 / 3, 16 / 3], [7, 8]])
 
 
 def test_cells_of_one():

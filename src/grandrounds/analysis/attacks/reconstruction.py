@@ -55,7 +55,6 @@ _NOT_ATTACKED = {
     kinds.CALIBRATION: "Sums over validation rows for two numbers; no attack on them is offered.",
     kinds.ACCURACY: "Single figures of a model on many patients; no attack on them is offered.",
     kinds.PERSONAL: "Sums over a site's rows, and figures of its deployed model; no attack on them is offered.",
-    kinds.SUMS_BY_DAY: "Rows of patients who alone leave the sums on a day can be read; this attack is not offered.",
 }
 """Kinds of statistics without an attack, and why."""
 
@@ -168,7 +167,7 @@ class _Work:
             return attack_scores(self.attacked, kind, text)
         if kind == kinds.MODEL or (kind == RELEASE and text in ("models of the sites", "mean update")):
             return self._attack_model(kind, text)
-        if kind in (kinds.SUMS, kinds.HISTOGRAMS):
+        if kind in (kinds.SUMS, kinds.HISTOGRAMS, kinds.SUMS_BY_DAY):
             return self._attack_sums(kind, text)
         if kind in (kinds.ROWS, kinds.REFERENCE_ROWS):
             return StatisticAttack(kind, text, True, "reading them", "These rows leave as they are: nothing is to be rebuilt.")

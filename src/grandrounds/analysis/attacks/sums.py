@@ -26,6 +26,7 @@ from grandrounds.privacy.attacks.reconstruction import (
     link_equal,
     rebuild_from_centred,
     rebuild_from_products,
+    rebuild_from_risk_sets,
     relative_errors,
 )
 from grandrounds.protocol.messages import Ask
@@ -69,6 +70,7 @@ class SumsAttack:
         filled: Cells of counts with a patient, over all answers that the server sees.
         single: Of these, cells with one patient.
         rebuilt: (n,) training patients whose whole row was read from products of columns; None where there are none.
+        by_time: The same, read from sums over risk sets and events by time.
         linked: Trees: patients with several columns linked, mean columns of each, share of right links.
     """
 
@@ -77,6 +79,7 @@ class SumsAttack:
     filled: int = 0
     single: int = 0
     rebuilt: Array | None = None
+    by_time: Array | None = None
     linked: tuple[int, float, float] | None = None
     patients: int = 0
 
@@ -147,6 +150,10 @@ def attack_sums(attacked: AttackedRun) -> SumsAttack:
                 mine = np.ones(len(x), bool) if not site else owner == site
                 out.rebuilt = np.zeros(len(x), bool) if out.rebuilt is None else out.rebuilt
                 out.rebuilt[mine] |= _read_products(question, blocks, x[mine])
+            if question.kind == "cox.grid":
+                mine = np.ones(len(x), bool) if not site else owner == site
+                out.by_time = np.zeros(len(x), bool) if out.by_time is None else out.by_time
+                out.by_time[mine] |= _read_times(blocks, x[mine])
         if question.kind == LEVEL:
             number = len(np.asarray(question.values["output"]))
             if number not in trees:
@@ -170,6 +177,13 @@ def describe_sums(attacked: AttackedRun, result: SumsAttack, kind: str, statisti
             f"the only one {_where(attacked)} with some category.{part}"
         )
         return StatisticAttack(kind, statistic, True, "lines of products of columns", finding).count(exposed, result.patients)
+    if result.by_time is not None:
+        exposed = int(result.by_time.sum())
+        finding = (
+            f"In sums over risk sets and events, the whole row of {exposed:,} of {result.patients:,} training patients was read: "
+            f"each is the only one {_where(attacked)} who dies or leaves in some interval of time.{part}"
+        )
+        return StatisticAttack(kind, statistic, True, "differences of risk sets", finding).count(exposed, result.patients)
     if not result.filled:
         return StatisticAttack.skip(kind, statistic, f"The {whose} have no counts, and no attack on these sums is offered.{part}")
     finding = (
@@ -215,6 +229,15 @@ def _read_products(question: Question, blocks: Blocks, x: Array) -> Array:
     found = rebuild_from_centred(products, mean, binary & (rows.sum(axis=0) == 1))
     rebuilt: Array = relative_errors(found, rows, mean) <= REBUILT
     return rebuilt
+
+
+def _read_times(blocks: Blocks, x: Array) -> Array:
+    """Tell which patients (n,) are rebuilt from sums by time: the only event of an interval, or the only one who leaves."""
+    found = rebuild_from_risk_sets(np.asarray(blocks["S0"]), np.asarray(blocks["S1"]))
+    if "D0" in blocks:
+        single = np.asarray(blocks["d"]) == 1
+        found = np.concatenate([found, np.asarray(blocks["D1"])[single] / np.asarray(blocks["D0"])[single, None]])
+    return link_equal(found, x)
 
 
 def _link_trees(

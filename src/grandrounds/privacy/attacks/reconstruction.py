@@ -99,6 +99,23 @@ def rebuild_from_centred(products: Array, mean: Array, alone: Array) -> Array:
     return rows[np.isfinite(rows).all(axis=1)]
 
 
+def rebuild_from_risk_sets(weights: Array, sums: Array) -> Array:
+    """Rebuild rows from sums over risk sets: whoever leaves between two times is their difference.
+
+    Args:
+        weights: Sum of weights over the patients at risk at each time, (T,).
+        sums: Sum of weight x row over them, (T, d).
+
+    Returns:
+        (m, d) one candidate for each time at which somebody leaves: the patient's row, or a mean of several.
+    """
+    w = weights - np.append(weights[1:], 0.0)
+    x = sums - np.concatenate([sums[1:], np.zeros((1, sums.shape[1]))])
+    used = w > _ZERO * max(float(weights.max(initial=0.0)), 1.0)
+    rows: Array = x[used] / w[used, None]
+    return rows
+
+
 def alone_in_cell(cell: Array) -> Array:
     """Tell which rows are the only ones in their cell.
 
