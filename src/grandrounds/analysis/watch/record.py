@@ -383,7 +383,8 @@ class WatchRecord:
         if started is not None and started["keys"].get("site") != signer.identity.public.hex():
             raise BadInput(
                 f"the record in {self.folder} is signed by key {str(started['keys'].get('site'))[:16]}..., and the given key is "
-                f"{signer.identity.public.hex()[:16]}...: give the site's key with --key, or start a watch in another folder",
+                f"{signer.identity.public.hex()[:16]}...: give the site's key with --key; where the site changed its key, move "
+                "the folder away and start a new watch",
                 code="wrong-key",
             )
         findings = self.verify(signer.identity.public)
