@@ -17,7 +17,7 @@ from grandrounds.analysis.dossier.evidence import AUDIT, LEDGER, PLAN, PRIVACY, 
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
 from grandrounds.analysis.dossier.statement import MissingFact, Table
-from grandrounds.analysis.dossier.statements import acceptance, attacks, monitoring, privacy, record
+from grandrounds.analysis.dossier.statements import acceptance, attacks, modifications, monitoring, privacy, record
 from grandrounds.analysis.dossier.verify import verify_dossier
 from grandrounds.analysis.dossier.writer import write_dossier
 from grandrounds.analysis.membership.attack import model_hash
@@ -226,6 +226,19 @@ def test_bars_are_the_lower_ends_of_intervals(evidence):
     assert said.text.startswith("Of 5 figures, 4 support a bar.")
     poor = Facts(changed(evidence, SUMMARY, lambda value: value["final"].update(calibration_slope=1.8)))
     assert {b.figure: b.proposal.text for b in acceptance.list_bars(poor)}["calibration slope"] == "none proposed"
+
+
+def test_the_digest_of_the_settings_stays_with_new_rows(evidence):
+    def digest(found: Evidence) -> str:
+        return next(iter(modifications.state_settings_digest(Facts(found)))).values["digest"].value
+
+    def take_new_rows(plan: dict) -> None:
+        plan.update(seed=9, name="b")
+        plan["data"].update(sha256="x", table="new.csv")
+
+    first = digest(evidence)
+    assert first == digest(changed(evidence, PLAN, take_new_rows))
+    assert first != digest(changed(evidence, PLAN, lambda plan: plan["train"].update(lr=0.5)))
 
 
 def test_traffic_and_ratio_by_hand(evidence):

@@ -29,7 +29,8 @@ PRINCIPLES = "Good Machine Learning Practice, guiding principles (FDA, Health Ca
 _MODIFICATIONS = (
     Field(
         "1.1", "Modification 1: re-training by the same plan", "the planned change and its specification",
-        (record.state_plan, modifications.state_retraining, modifications.tabulate_fixed, modifications.tabulate_free),
+        (modifications.state_retraining, record.state_plan, modifications.state_settings_digest, modifications.tabulate_fixed,
+         modifications.tabulate_free),
         questions=("pccp-modifications", "pccp-settings"), exclude=exclude_statistics,
     ),
     Field(
@@ -57,7 +58,7 @@ _PROTOCOL = (
     ),
     Field(
         "2.2", "Re-training", "what is trained, by which procedure, and what stays as it is",
-        (modifications.state_procedure, model.state_training, record.state_plan, privacy.state_guarantee),
+        (model.state_model, model.state_training, modifications.state_procedure, record.state_plan, privacy.state_guarantee),
         questions=("pccp-settings",), exclude=exclude_statistics,
     ),
     Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 from grandrounds.analysis.dossier.evidence import PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
@@ -18,6 +19,8 @@ from grandrounds.analysis.dossier.statement import (
 )
 from grandrounds.analysis.dossier.statements import acceptance
 from grandrounds.analysis.dossier.statements.run_kind import classifies, task_of, task_source, trains_model
+from grandrounds.audit.canonical import canonical
+from grandrounds.core.errors import GrandRoundsError
 
 GUIDANCE = "FDA, Predetermined Change Control Plan for AI-Enabled Device Software Functions, final guidance of 4 December 2024"
 
@@ -28,6 +31,9 @@ _FIXED = (
     ("privacy", "epsilon"), ("privacy", "secure"),
 )  # fmt: skip
 """Settings of the plan that a re-training keeps."""
+
+_OPEN = {"data": ("name", "table", "query", "sha256"), "split": ("seed", "without")}
+"""Settings that a re-training may change, besides name and seed: they name the rows and the sites."""
 
 _FREE = (
     ("rows of the sites", "new patients under the same columns, units and eligibility"),
@@ -45,6 +51,28 @@ def state_retraining(facts: Facts) -> Statement:
         "The modification repeats method '{method}' with model '{model}' on rows of later patients.",
         method=facts.value(SUMMARY, "method"),
         model=facts.value(SUMMARY, "model"),
+    )
+
+
+def state_settings_digest(facts: Facts) -> Iterator[Statement]:
+    """State the digest of the settings that a re-training keeps, by which two plans are compared."""
+    plan = dict(facts.raw(PLAN))
+    for section, names in _OPEN.items():
+        if section in plan:
+            plan[section] = {name: value for name, value in dict(plan[section]).items() if name not in names}
+    kept = {name: value for name, value in plan.items() if name not in ("name", "seed")}
+    try:
+        digest = sha256(canonical(kept)).hexdigest()
+    except (TypeError, ValueError, GrandRoundsError):
+        raise MissingFact(f"{PLAN} has values that are not JSON, so its settings have no digest") from None
+    rule = "SHA-256 of the plan without name, seed, source of the rows and sites that withdrew"
+    yield say(
+        "Without name, seed and source of its rows, the plan has the SHA-256 {digest}.",
+        digest=facts.derive(digest, rule, facts.source(PLAN)),
+    )
+    yield say(
+        "A re-training by the same plan has the same digest. That of the whole plan differs, because it names the rows.",
+        facts.source(PLAN, "data", "sha256"),
     )
 
 
@@ -105,14 +133,10 @@ def state_scope(facts: Facts) -> Iterator[Statement]:
 def state_procedure(facts: Facts) -> Iterator[Statement]:
     """State the command that repeats the plan, and the record that it leaves."""
     yield say(
-        "`rounds run experiment.toml` repeats the plan. Its opening ledger entry names the digest of the plan.",
-        cite_page("audit.md"),
+        "`rounds run experiment.toml` repeats the plan. For new rows, remove data.sha256 and name the new table.",
+        cite_page("run-folder.md"),
     )
-    yield say(
-        "This run had {rounds} rounds at {sites} sites.",
-        rounds=facts.value(SUMMARY, "rounds"),
-        sites=facts.value(SUMMARY, "sites", "training"),
-    )
+    yield say("The opening entry of the new ledger names the digest of the new plan.", cite_page("audit.md"))
 
 
 def state_failure(facts: Facts) -> Statement:
