@@ -113,7 +113,8 @@ def not_covered(plan: Plan) -> list[str]:
     sentences += _of_patients(plan) if not client else []
     sentences += [f"rows of reference set '{name}'" for name in plan.reference.plain()]
     sentences += _moved_by_others(plan)
-    return [*sentences, *method_class(plan.method.name).exposes(plan)]
+    method = method_class(plan.method.name)
+    return [*(sentences[1:] if method.keeps_encoding else sentences), *method.exposes(plan)]  # a watch evaluates no model
 
 
 def _of_patients(plan: Plan) -> list[str]:
