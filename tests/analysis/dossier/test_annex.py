@@ -149,6 +149,15 @@ def test_runs_of_every_kind_have_documents(kind, tmp_path):
     assert privacy.state_secure(facts).text.startswith("Secure aggregation hid") == (kind == "secure")
 
 
+def test_a_watch_across_sites_discloses_sums_alone(run, tmp_path):
+    facts = Facts(Evidence.collect(gr.watch_consortium(run, rows=patients([70, 80, 60, 75]), out=tmp_path / "w"), date=DATE))
+    assert states(pccp.build(facts))["1.1"] == NOT_APPLICABLE
+    (counts, sums) = privacy.tabulate_disclosures(facts).texts()
+    sent = facts.raw(SUMMARY, "statistic", "exchanges", "numbers_sent")
+    assert counts == ["its numbers of rows"] and sums[0].startswith(f"{sent:,} counts and sums over its new")
+    assert {row[0] for row in privacy.tabulate_requests(facts).texts()} >= {"watch"}
+
+
 def test_no_missing_key_stops_a_document(evidence):
     """Runs of version 0.1 lack keys: every key of the summary and every section of the plan is taken away once."""
     whole = with_attacks(evidence)

@@ -45,6 +45,8 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
         pooled = "all training rows: this method pools them, as a reference that is not meant for hospitals"
         return [Disclosure(ROWS, pooled)]
+    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "watch"):
+        return _watch(plan, summary)
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
     found = [] if plan.data.encoding == "public" else [Disclosure(SUMMARY, _summary(images=images))]
     found.append(Disclosure(ROW_COUNTS, "its numbers of training, validation and test rows"))
@@ -54,14 +56,14 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     found += [Disclosure(SCORES, line) for line in (_tallies(plan, secure=secure) if has_scores else ())]
     if is_exact(plan.method.name):
         return [*found, *_exact(plan, summary), *_personal(summary)]
-    if secure and "training" in summary["explanation"]:  # without secure aggregation it follows from the model
+    if secure and "training" in summary.explanation:  # without secure aggregation it follows from the model
         found.append(
             Disclosure(
                 ATTRIBUTIONS,
                 "feature attributions of its local model on received reference rows, as a share for each column or tile",
             )
         )
-    if "deployed" in summary["explanation"]:
+    if "deployed" in summary.explanation:
         found.append(
             Disclosure(
                 ATTRIBUTIONS,
@@ -87,7 +89,7 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
                 "to every other site: its unprotected model, and the accuracy of each other site's model on its rows",
             )
         )
-    if summary["models"]:
+    if summary.models:
         found.append(Disclosure(SITE_MODELS, "a model of its own, which is in the run folder"))
     found += _personal(summary)
     lent = summary["privacy"].get("lent", {})
@@ -95,6 +97,14 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
         *found,
         *(Disclosure(REFERENCE_ROWS, f"and to every site went {n} rows of reference set '{name}'") for name, n in lent.items()),
     ]
+
+
+def _watch(plan: Plan, summary: RunSummary) -> list[Disclosure]:
+    """List the sums of a watch across sites: it asks for nothing else."""
+    numbers = summary.get("statistic", {}).get("exchanges", {})
+    how = "into sums of all sites" if plan.privacy.secure else "as they are"
+    sent = f"{numbers.get('numbers_sent', 0):,.0f} counts and sums over its new and its reference patients, {how}"
+    return [Disclosure(ROW_COUNTS, "its numbers of rows"), Disclosure(SUMS, sent)]
 
 
 def _personal(summary: RunSummary) -> list[Disclosure]:
