@@ -186,7 +186,7 @@ def _show_reconstruction(reconstruction: Reconstruction, console: Console) -> No
     for s in reconstruction.statistics:
         counts = ("-", "-", "-")
         if s.share is not None and s.low is not None and s.high is not None:
-            counts = (f"{s.exposed:,} of {s.total:,}", f"{s.share:.1%}", f"{s.low:.1%} to {s.high:.1%}")
+            counts = (f"{s.exposed:,} of {s.total:,} {s.unit}", f"{s.share:.1%}", f"{s.low:.1%} to {s.high:.1%}")
         table.add_row(s.kind, s.attack or "not attacked", *counts)
     console.print(table, markup=False)
     for sentence in reconstruction.sentences():

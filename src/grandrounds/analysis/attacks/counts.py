@@ -43,7 +43,7 @@ def attack_summary(attacked: AttackedRun, kind: str, statistic: str) -> Statisti
         found = StatisticAttack(
             kind, statistic, True, CELLS, f"{single} classes have one image at a site. Counts of pixel values were not attacked."
         )
-        return found.count(single, sum(len(count) for count in labels))
+        return found.count(single, sum(len(count) for count in labels), "classes of a site")
     exposed = levels = total = values = held = 0
     named: set[str] = set()
     for rows in attacked.site_rows("train").values():
@@ -75,7 +75,7 @@ def attack_row_counts(attacked: AttackedRun, kind: str, statistic: str) -> Stati
         if single
         else f"No count is of one patient; the smallest is {min(counts, default=0)}."
     )
-    return StatisticAttack(kind, statistic, True, CELLS, finding).count(single, len(counts))
+    return StatisticAttack(kind, statistic, True, CELLS, finding).count(single, len(counts), "counts")
 
 
 def attack_scores(attacked: AttackedRun, kind: str, statistic: str) -> StatisticAttack:
@@ -126,7 +126,7 @@ def attack_published_metrics(attacked: AttackedRun) -> StatisticAttack:
         else "It has no metrics by subgroup or site."
     )
     statistic = "summary.json: metrics by subgroup and by site"
-    return StatisticAttack(SUMMARY_FILE, statistic, True, CELLS, finding).count(single, len(counts))
+    return StatisticAttack(SUMMARY_FILE, statistic, True, CELLS, finding).count(single, len(counts), "counts")
 
 
 def attack_percentiles(attacked: AttackedRun) -> StatisticAttack | None:
@@ -161,7 +161,7 @@ def attack_percentiles(attacked: AttackedRun) -> StatisticAttack | None:
         finding += f"; {alone:,} of {shown:,} different quantiles are the value of one patient, to 0.1%, without saying whose"
     else:
         finding += "; quantiles were not compared with values, because the rows are not on this machine"
-    return StatisticAttack(PERCENTILES_FILE, statistic, True, CELLS, f"{finding}.").count(told, total)
+    return StatisticAttack(PERCENTILES_FILE, statistic, True, CELLS, f"{finding}.").count(told, total, "quantiles and categories")
 
 
 def attack_glass_box(attacked: AttackedRun) -> list[StatisticAttack]:
@@ -176,7 +176,7 @@ def attack_glass_box(attacked: AttackedRun) -> list[StatisticAttack]:
             single = sum(n == 1 for n in counts)
             noisy = " The counts have noise." if attacked.is_promised else ""
             finding = f"{single} of {len(counts)} counts above zero are of one patient.{noisy}"
-            out.append(StatisticAttack(kind, what, True, CELLS, finding).count(single, len(counts)))
+            out.append(StatisticAttack(kind, what, True, CELLS, finding).count(single, len(counts), "counts"))
     return out
 
 
@@ -189,7 +189,7 @@ def attack_table(attacked: AttackedRun) -> StatisticAttack | None:
     single = sum(n == 1 for n in counts)
     finding = f"{single} of {len(counts)} counts above zero are of one patient."
     statistic = f"summary.json: the result of method '{attacked.summary['method']}'"
-    return StatisticAttack(TABLE_ONE, statistic, True, CELLS, finding).count(single, len(counts))
+    return StatisticAttack(TABLE_ONE, statistic, True, CELLS, finding).count(single, len(counts), "counts")
 
 
 def _counts(values: Any, name: str = "", counted: tuple[str, ...] = _COUNTED) -> list[int]:

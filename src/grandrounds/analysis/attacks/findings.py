@@ -32,11 +32,12 @@ class StatisticAttack:
         attacked: An attack was made.
         attack: Name of the attack; "" without one.
         finding: What came out, or why there was no attack.
-        exposed: Patients, or cells, of which something was read; None where the attack has another measure.
-        total: Patients, or cells, that were attacked.
+        exposed: Patients, or other units, of which something was read; None where the attack has another measure.
+        total: Units that were attacked.
         share: Exposed of total.
         low: Lower end of its 95% interval.
         high: Upper end.
+        unit: What is counted: "patients", "cells", "counts", "quantiles", ...
     """
 
     kind: str
@@ -49,18 +50,20 @@ class StatisticAttack:
     share: float | None = None
     low: float | None = None
     high: float | None = None
+    unit: str = "patients"
 
     @classmethod
     def skip(cls, kind: str, statistic: str, why: str) -> StatisticAttack:
         """Record a statistic that was not attacked."""
         return cls(kind, statistic, False, "", why)
 
-    def count(self, exposed: int, total: int) -> StatisticAttack:
-        """Add the exposed patients or cells, with the interval of their share."""
+    def count(self, exposed: int, total: int, unit: str = "patients") -> StatisticAttack:
+        """Add the exposed patients, or other units, with the interval of their share."""
         if not total:
-            return replace(self, exposed=0, total=0)
+            return replace(self, exposed=0, total=0, unit=unit)
         low, high = wilson(exposed / total, total)
-        return replace(self, exposed=int(exposed), total=int(total), share=exposed / total, low=low, high=high)
+        share = exposed / total
+        return replace(self, exposed=int(exposed), total=int(total), share=share, low=low, high=high, unit=unit)
 
     @property
     def is_of_run(self) -> bool:

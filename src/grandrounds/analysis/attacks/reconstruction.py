@@ -210,7 +210,7 @@ class _Work:
             f"The server sees {self.protection.describe()}. One update of round 1 was inverted, not all rounds together."
         )
         found = StatisticAttack(kind, text, True, INVERSION, finding)
-        return replace(found.count(round(own.rebuilt * own.tested), own.tested), low=own.low, high=own.high)
+        return replace(found.count(round(own.rebuilt * own.tested), own.tested, "rows"), low=own.low, high=own.high)
 
     def _training_inputs(self) -> tuple[Array, Array]:
         """Return encoded training rows and their targets."""
@@ -288,7 +288,7 @@ class _Work:
         finding = (
             f"{single} of {2 * len(ranges)} ends of ranges are the value of one training patient, to 0.1%, without saying whose."
         )
-        yield StatisticAttack(RANGES, statistic, True, CELLS, finding).count(single, 2 * len(ranges))
+        yield StatisticAttack(RANGES, statistic, True, CELLS, finding).count(single, 2 * len(ranges), "ends of ranges")
 
 
 def _capital(text: str) -> str:

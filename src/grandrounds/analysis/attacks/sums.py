@@ -190,7 +190,7 @@ def describe_sums(attacked: AttackedRun, result: SumsAttack, kind: str, statisti
         f"Of the counts in {whose}, {result.single:,} of {result.filled:,} cells with a patient hold one alone. "
         f"Sums that are no counts (scores, information) were not inverted.{part}"
     )
-    return StatisticAttack(kind, statistic, True, "cells of one patient", finding).count(result.single, result.filled)
+    return StatisticAttack(kind, statistic, True, "cells of one patient", finding).count(result.single, result.filled, "cells")
 
 
 def describe_links(result: SumsAttack, kind: str, statistic: str) -> StatisticAttack:

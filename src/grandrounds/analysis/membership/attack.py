@@ -56,7 +56,7 @@ _COLUMN_SHAPE = {
 }
 _STATISTIC_SHAPE = {
     **{"kind": str, "statistic": str, "attacked": bool, "attack": str, "finding": str, "exposed": (None, int)},
-    **{"total": (None, int), "share": NUMBER, "low": NUMBER, "high": NUMBER},
+    **{"total": (None, int), "share": NUMBER, "low": NUMBER, "high": NUMBER, "unit": str},
 }
 _UPDATE_SHAPE = {"rows": int, "error": float, "rebuilt": float, "low": float, "high": float, "tested": int, "own": bool}
 _PROTOTYPES_SHAPE = {

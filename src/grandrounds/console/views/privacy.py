@@ -122,6 +122,7 @@ class StatisticResult(BaseModel):
     share: float | None
     low: float | None
     high: float | None
+    unit: str
 
 
 class ReconstructionResults(BaseModel):

@@ -156,13 +156,14 @@ def _reconstruction_section(reconstruction: Mapping[str, Any] | None) -> list[st
         return []
     rows = []
     for s in reconstruction["statistics"]:
-        share = "" if s["share"] is None else f"{s['exposed']:,} of {s['total']:,} ({s['low']:.1%} to {s['high']:.1%})"
+        share = f"{s['exposed']:,} of {s['total']:,} {s['unit']}" if s["share"] is not None else ""
+        share += f" ({s['low']:.1%} to {s['high']:.1%})" if share else ""
         attack = escape(s["attack"]) if s["attacked"] else "<b>not attacked</b>"
         rows.append([td(escape(s["statistic"])), td(attack), td(share), td(escape(s["finding"]))])
     tried = sum(s["attacked"] for s in reconstruction["statistics"])
     out = [
         "<h2>Reconstruction of disclosed statistics</h2>",
-        f"<p>{tried} of {len(rows)} statistics were attacked. Exposed are patients, or cells, of which something was read.</p>",
+        f"<p>{tried} of {len(rows)} statistics were attacked. Exposed are units of which something was read.</p>",
         table(["statistic", "attack", "exposed (95% CI)", "finding"], rows),
     ]
     if reconstruction["updates"]:
