@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 from functools import partial
 
 import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.watch.state import WatchState
 from grandrounds.cli import watch as command
 from grandrounds.statistics.watch import calibrate
 from tests.command import rounds
@@ -132,3 +136,26 @@ def test_a_withdrawn_run_is_refused(copy):
     (copy / "run" / "withdrawn.json").write_text(json.dumps(mark))
     said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
     assert said.returncode == 2 and "[withdrawn-run]" in said.stderr
+
+
+@pytest.mark.slow
+def test_killed_at_any_instant_it_loses_nothing_and_counts_nobody_twice(copy):
+    line = [sys.executable, "-c", "from grandrounds.cli import main; main()", "watch", "run", "--site", SITE, "--table", "inbox"]
+    inbox = copy / "inbox"
+    inbox.mkdir()
+    table = pd.read_csv(copy / "tables" / "next.csv")
+    for part in range(30):
+        table[part * 10 : part * 10 + 10].to_csv(inbox / f"{part:02}.csv", index=False)
+    folder, counted = copy / "run" / "at_sites" / SITE / "watch", [303]
+    while len(counted) < 5:
+        process = subprocess.Popen(line, cwd=copy, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and WatchState.read(folder).patients < counted[-1] + 30:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        counted.append(WatchState.read(folder).patients)
+    assert sum(n < 603 for n in counted) > 2, f"it was killed while it read: {counted}"
+    said = rounds("watch", "run", "--site", SITE, "--table", "inbox", "--json", cwd=copy)
+    values = json.loads(said.stdout)
+    assert values["patients"] == 303 + 300 and len(values["alarms"]) == 1, counted
+    assert rounds("audit", "verify", "run/at_sites/cleveland/watch", cwd=copy).returncode == 0

@@ -407,6 +407,9 @@ def _show_alarms(console: Terminal, status: Mapping[str, Any], alarms: Sequence[
         if check is not None and check["current"] is not None and not alarm["labelled"]:
             form = percent if alarm["kind"] in ("missing", "unseen", "range") else show_number
             echo(f"  In the newest patients: {form(check['current'])}, in the reference: {form(check['reference'])}.")
+        others = [checks[name]["text"] for name in alarm["others"] if name in checks][:3]
+        if others:
+            console.print(f"  At its limit as well: {'; '.join(others)}.", soft_wrap=True)
         for sentence in alarm["advice"]:
             console.print(f"  - {sentence}", soft_wrap=True)
         if alarm.get("state_text", OPEN) != OPEN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from functools import partial
 
 import numpy as np
@@ -164,6 +165,32 @@ def test_a_folder_is_read_file_by_file_and_each_once(run, new, folder, tmp_path)
         new[40:75].to_csv(inbox / "2026-02.csv", index=False)
         assert watch.read(Source(inbox)).new == 25
         assert watch.read(Source(inbox)).new == 0
+
+
+def test_a_query_is_read_in_any_order(run, new, folder, tmp_path):
+    with sqlite3.connect(tmp_path / "ward.db") as database:
+        new[:40].to_sql("stays", database, index=False)
+    database.close()
+    url, query = f"sqlite:///{tmp_path / 'ward.db'}", "SELECT * FROM stays ORDER BY age {}"
+    with opened(run, folder) as watch:
+        assert watch.read(Source(url, query.format("ASC"))).new == 40
+        assert watch.read(Source(url, query.format("DESC"))).new == 0
+
+
+def test_dates_of_patients_order_them_and_date_the_change(run, new, folder):
+    days = pd.date_range("2026-01-01", periods=len(new)).strftime("%Y-%m-%d")
+    dated = in_other_unit(new, 120).assign(day=days).sample(frac=1, random_state=0)
+    with opened(run, folder) as watch:
+        (alarm,) = watch.read(Source(dated), PatientColumns(time="day")).alarms
+    assert 121 <= alarm["since"] <= 123 and alarm["since_time"][:10] == days[alarm["since"] - 1]
+    assert f"({days[alarm['since'] - 1]})" in alarm["since_sentence"]
+
+
+def test_the_status_says_that_nothing_is_sent_under_a_privacy_budget(run, folder):
+    private = Run(run.folder)
+    private.plan["privacy"]["epsilon"] = 2.0
+    with opened(private, folder) as watch:
+        assert "privacy budget (epsilon 2.0), and nothing of the watch is sent" in watch.status["watched"][-1]
 
 
 def test_rows_of_other_hospitals_are_left_out(run, new, folder):

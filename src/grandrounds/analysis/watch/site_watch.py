@@ -330,7 +330,9 @@ class SiteWatch:
             for signal in signals:
                 at = min(max(signal.patient - first, 1), end) if not signal.check.labelled else end
                 window = self._window(state, signal, sums[:at], first)
-                state = self._raise(state, signal, window, float(times[end - 1]), absent)
+                exact = signal.since > first and not signal.check.labelled
+                began = float(times[signal.since - 1 - first]) if exact else None
+                state = self._raise(state, signal, window, float(times[end - 1]), absent, began=began)
             if (first + end) % POINT == 0:
                 evidence = np.maximum(self._detector.levels(), -30.0)
                 state = replace(state, timeline=state.timeline.add(first + end, float(times[end - 1]), evidence))
@@ -368,8 +370,16 @@ class SiteWatch:
         return Window(inputs, rows, total[width:])
 
     def _raise(
-        self, state: WatchState, signal: Signal, window: Window, time: float, absent: frozenset[str]
+        self,
+        state: WatchState,
+        signal: Signal,
+        window: Window,
+        time: float,
+        absent: frozenset[str],
+        *,
+        began: float | None = None,
     ) -> WatchState:
+        """Add an alarm to the state; `began` is the time of the change, where its patient is in memory."""
         number = signal.since
         if signal.check.labelled:
             number = int(state.labelled[min(signal.since, len(state.labelled)) - 1])
@@ -377,7 +387,7 @@ class SiteWatch:
             signal,
             window,
             time=time,
-            since_time=state.blocks.time_of(number),
+            since_time=state.blocks.time_of(number) if began is None else began,
             codes=state.shown_codes(signal.check.column),
             absent=signal.check.column in absent,
         )

@@ -204,11 +204,13 @@ def describe_figures(before: OutcomeFigures, now: OutcomeFigures) -> tuple[str, 
     losses, enough = [], min(min(f.events, f.rows - f.events) for f in (now, before)) >= LEAST_EVENTS
     if enough and _is_lower(now.auroc, before.auroc):
         losses.append("discrimination")
-    if not now.observed[1] <= now.predicted <= now.observed[2]:
+    gaps = [abs(f.observed[0] - f.predicted) for f in (now, before)]
+    if not now.observed[1] <= now.predicted <= now.observed[2] and gaps[0] > gaps[1]:
         losses.append("calibration")
     if enough and _is_lower(now.benefit, before.benefit):
         losses.append("net benefit")
-    parts = [f"observed {_with_interval(now.observed)} against {percent(now.predicted)} predicted"]
+    earlier = f"{percent(before.observed[0])} against {percent(before.predicted)} before"
+    parts = [f"observed {_with_interval(now.observed)} against {percent(now.predicted)} predicted, {earlier}"]
     if math.isfinite(now.auroc[0]):
         parts.insert(0, f"AUROC {_interval(now.auroc)}, {show(before.auroc[0])} before")
     if math.isfinite(now.benefit[0]):
