@@ -293,20 +293,23 @@ def name_outcome(facts: Facts) -> Value:
 def state_partition(facts: Facts) -> Iterator[Statement]:
     """State how rows were divided into training, validation and test."""
     scheme = facts.get(PLAN, "split", "scheme", default="within")
-    if facts.has(PLAN, "data", "part"):
+    official = bool(facts.get(PLAN, "split", "official", default=False)) and scheme == "within"
+    if official and facts.has(PLAN, "data", "part"):
         yield say("Column {part} assigns rows to training and test.", part=facts.value(PLAN, "data", "part"))
     elif scheme == "within":
         by = facts.get(PLAN, "split", "by", default="auto")
         unit = ("patient" if facts.has(PLAN, "data", "patient") else "row") if by == "auto" else by
         how = {"patient": "by patient", "row": "row by row", "time": "in order of time"}.get(unit, unit)
         yield say(
-            "Rows of each site were divided {how}: about {val} for validation, {test} for test, the others for training.",
+            "Rows of each site were divided {how}; the plan sets {val} for validation and {test} for test.",
             how=facts.derive(
                 unit, "split.by, or patient where a column names it", facts.source(PLAN, "split", "by"), text=how
             ),
             val=facts.value(PLAN, "split", "val", show=".0%"),
             test=facts.value(PLAN, "split", "test", show=".0%"),
         )
+    if official and reads_images(facts):
+        yield say("Where the data set has official test images, they are the test rows.", facts.source(PLAN, "split", "official"))
     if scheme != "within":
         rows, source = site_rows(facts), facts.value(SUMMARY, "rows")
         unseen = [site for site, r in rows.items() if r.get("test", 0) and not r.get("train", 0)]

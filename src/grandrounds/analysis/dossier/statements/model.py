@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from grandrounds.analysis.dossier.evidence import ENVIRONMENT, EXPERIMENT, PLAN, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
@@ -33,26 +33,51 @@ _NAMES = {
 }
 _SUMS = ("estimates", "shapes", "trees", "card")
 """Parts of a summary of models that are fitted from sums over sites."""
-_SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("seed", ("seed",)),
-    ("local epochs in a round", ("train", "epochs")),
-    ("batch size", ("train", "batch")),
-    ("optimizer", ("train", "optimizer")),
-    ("learning rate", ("train", "lr")),
-    ("L2 penalty", ("train", "l2")),
-    ("client selection", ("method", "select", "rule")),
-    ("aggregation weights", ("method", "weigh", "rule")),
-    ("robust aggregation", ("method", "robust", "rule")),
-)
-_SUMS_SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("ridge penalty", ("method", "exact", "ridge")),
-    ("smallest count that is shown", ("method", "exact", "least")),
-)
-_TREE_SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("trees", ("trees", "trees")),
-    ("depth", ("trees", "depth")),
-    ("bins of a number", ("trees", "bins")),
-)
+_SEED = ("seed", ("seed",))
+_SETTINGS: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    "estimates": (
+        ("ridge penalty", ("method", "exact", "ridge")),
+        ("standard errors", ("method", "exact", "errors")),
+        ("intercepts", ("method", "exact", "intercept")),
+    ),
+    "card": (
+        ("terms, at most", ("method", "card", "terms")),
+        ("points of a term, at most", ("method", "card", "points")),
+        ("route", ("method", "card", "route")),
+    ),
+    "trees": (
+        _SEED,
+        ("bins of a number", ("method", "trees", "bins")),
+        ("ridge penalty", ("method", "trees", "ridge")),
+        ("rows of a leaf, at least", ("method", "trees", "least")),
+    ),
+    "shapes": (
+        ("splines of a number", ("method", "gam", "splines")),
+        ("weight of smoothness", ("method", "gam", "gamma")),
+    ),
+    "veil": (
+        _SEED,
+        ("feature selection", ("method", "veil", "selection")),
+        ("inputs that are selected, at most", ("method", "veil", "features")),
+        ("learning rate", ("method", "veil", "lr")),
+        ("L2 penalty", ("method", "veil", "l2")),
+    ),
+    "forest": (_SEED, ("trees of a site", ("model", "trees")), ("depth of a tree, at most", ("model", "depth"))),
+    "lightgbm": (_SEED, ("trees of a round", ("model", "trees"))),
+    "ebm": (_SEED,),
+    "gradient": (
+        _SEED,
+        ("local epochs in a round", ("train", "epochs")),
+        ("batch size", ("train", "batch")),
+        ("optimizer", ("train", "optimizer")),
+        ("learning rate", ("train", "lr")),
+        ("L2 penalty", ("train", "l2")),
+        ("client selection", ("method", "select", "rule")),
+        ("aggregation weights", ("method", "weigh", "rule")),
+        ("robust aggregation", ("method", "robust", "rule")),
+    ),
+}
+"""Settings of the plan that shape a model, by the way in which it is built."""
 _MOST_TERMS = 300
 
 
@@ -109,13 +134,12 @@ def state_training(facts: Facts) -> Iterator[Statement]:
 
 def tabulate_settings(facts: Facts) -> Table:
     """Tabulate the settings of model building."""
-    rows: list[tuple[str | Value, ...]] = []
-    if is_from_sums(facts):
-        rows += [(name, facts.value(SUMMARY, *path)) for name, path in _TREE_SETTINGS if facts.has(SUMMARY, *path)]
-        chosen = _SUMS_SETTINGS
-    else:
-        chosen = _SETTINGS
-    rows += [(name, facts.value(PLAN, *path, show="g")) for name, path in chosen if facts.has(PLAN, *path)]
+    named = (facts.get(SUMMARY, "method"), facts.get(SUMMARY, "model"))
+    way = next((key for key in ("card", "trees", "estimates", "shapes") if facts.get(SUMMARY, key)), None)
+    way = way or next((str(name) for name in named if name in _SETTINGS), "gradient")
+    rows: list[tuple[str | Value, ...]] = [
+        (name, facts.value(PLAN, *path, show="g")) for name, path in _SETTINGS[way] if facts.has(PLAN, *path)
+    ]
     return Table("Settings of model building", ("setting", "value"), tuple(rows), (facts.source(PLAN),))
 
 

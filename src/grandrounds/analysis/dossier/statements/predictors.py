@@ -65,11 +65,11 @@ def state_choice(facts: Facts) -> Statement:
         return say("The plan names the predictors; no other column was used.", facts.source(PLAN, "data", "features"))
     if facts.get(PLAN, "data", "drop"):
         return say(
-            "All columns were predictors, except those that the plan leaves out ({drop}), identifiers and constant columns.",
+            "All columns were predictors, except identifiers, dates, constant columns and those that the plan drops: {drop}.",
             drop=facts.value(PLAN, "data", "drop"),
         )
     return say(
-        "All available columns were predictors, except identifiers and constant columns.",
+        "All available columns were predictors, except identifiers, dates and constant columns.",
         facts.source(PLAN, "data", "drop"),
     )
 
