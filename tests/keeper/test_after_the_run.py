@@ -133,6 +133,8 @@ def test_a_hospital_recalibrates_with_its_own_folder(consortium, done, tmp_path)
         assert verified.returncode == 0, verified.stdout + verified.stderr
     again = rounds("recalibrate", copy, "--folder", site, "--table", file)
     assert "The model is kept as it is" in again.stdout
+    nowhere = rounds("recalibrate", copy, "--site", "b", "--table", file)
+    assert nowhere.returncode == 2 and "add --folder FOLDER" in nowhere.stderr
     other = rounds("recalibrate", copy, "--folder", site, "--site", "a", "--table", file)
     assert other.returncode == 2 and "is the folder of b" in other.stderr
     back = rounds("recalibrate", copy, "--folder", site, "--undo")

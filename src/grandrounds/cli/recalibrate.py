@@ -43,6 +43,7 @@ def recalibrate(
     ] = None,
     query: Query = None,
     reading: Reading = Reading(),
+    label: Annotated[str | None, typer.Option("--label", help="Column with the outcome (default: that of the run).")] = None,
     patient: Annotated[
         str | None, typer.Option("--id", help="Column that names the patient (default: that of the run).")
     ] = None,
@@ -90,12 +91,12 @@ def recalibrate(
     show_reading(rows)
     if dry_run:
         done = fit(
-            finished_run, place.site, rows, intercept_only=intercept_only, patient=patient, by=person, write=False
+            finished_run, place.site, rows, intercept_only=intercept_only, label=label, patient=patient, by=person, write=False
         )
     else:
         done = recalibrate_and_record(
             finished_run, place.site, rows, place.watch, place.signer, by=person, intercept_only=intercept_only,
-            patient=patient, alarm=alarm, note=note,
+            label=label, patient=patient, alarm=alarm, note=note,
         )  # fmt: skip
     if as_json:
         echo(json.dumps(plain(done.to_dict())))
@@ -109,6 +110,7 @@ def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
     from grandrounds.analysis.watch.signer import find_signer
     from grandrounds.core.errors import BadInput
     from grandrounds.core.names import site_named
+    from grandrounds.data.loading import AT_SITES
 
     if folder is not None:
         from grandrounds.keeper.site_models import find_watch_folder, use_site_models
@@ -117,6 +119,10 @@ def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
         return Place(name, watch, find_signer(watch, site=name, run=run.folder))
     if site is None:
         raise BadInput("no hospital is named: add --site NAME, at a hospital --folder FOLDER", code="missing-option")
+    if run.plan["data"]["table"] == AT_SITES:
+        raise BadInput(
+            f"{run.folder} was run at hospitals, and each has its own folder: add --folder FOLDER", code="missing-option"
+        )
     name = site_named(site, list(run.summary["per_site"]), where=run.folder)
     watch = run.folder / "at_sites" / name / "watch"
     return Place(name, watch, find_signer(watch, site=name, run=run.folder))

@@ -206,6 +206,8 @@ def test_rows_of_others_and_without_an_outcome_are_left_out(runs, tmp_path):
     done = recalibrate(run, "b", mixed, write=False)
     assert done.rows == 185
     assert done.warnings == ("20 rows of other hospitals were left out", "15 rows without a label were left out")
+    named = Table.from_mapping({("outcome" if n == "died" else n): v for n, v in mixed.columns.items()}, source="recent.csv")
+    assert recalibrate(run, "b", named, label="outcome", write=False).line.slope == done.line.slope
     with refused("no-rows-of-site", match="give rows of c"):
         recalibrate(run, "c", mixed, write=False)
 

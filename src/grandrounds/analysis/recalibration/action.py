@@ -32,6 +32,7 @@ def recalibrate_and_record(
     *,
     by: str,
     intercept_only: bool = False,
+    label: str | None = None,
     patient: str | None = None,
     alarm: str | None = None,
     note: str = "",
@@ -46,6 +47,7 @@ def recalibrate_and_record(
         signer: The site's key.
         by: The person who decides.
         intercept_only: As in `recalibrate`.
+        label: As in `recalibrate`.
         patient: As in `recalibrate`.
         alarm: The alarm of the watch that this answers.
         note: A remark.
@@ -57,7 +59,7 @@ def recalibrate_and_record(
         BadInput: As in `recalibrate`; or the ledger does not verify, has another key, or has no such alarm.
     """
     check_record(folder, signer, alarm)
-    done = recalibrate(run, site, rows, intercept_only=intercept_only, patient=patient, by=by)
+    done = recalibrate(run, site, rows, intercept_only=intercept_only, label=label, patient=patient, by=by)
     if done.file is None:
         return done
     line = done.line

@@ -153,6 +153,7 @@ def recalibrate(
     rows: Table | ImageSet,
     *,
     intercept_only: bool = False,
+    label: str | None = None,
     patient: str | None = None,
     by: str = "",
     write: bool = True,
@@ -164,6 +165,7 @@ def recalibrate(
         site: The hospital, by name or number.
         rows: Labelled rows. Rows of other hospitals and rows without a label are left out.
         intercept_only: Update the intercept at most.
+        label: Column with the outcome; by default that of the run.
         patient: Column that names the patient; by default that of the run. Rows of one patient count as one patient.
         by: The person who orders it, for the record.
         write: Write the new model; else it is only computed.
@@ -177,7 +179,7 @@ def recalibrate(
     name = site_named(site, list(run.summary["per_site"]), where=run.folder)
     model = run.model_for(name)
     _refuse_model(run, model)
-    labelled, warnings = _select_rows(run, name, model, rows)
+    labelled, warnings = _select_rows(run, name, model, _rename_label(model, rows, label))
     logits, y, _ = model.score_labelled(labelled)
     event = model.event
     sign = -1.0 if event is not None and model.encoding.classes.index(event.word) == 0 else 1.0
@@ -299,7 +301,7 @@ def _select_rows(
     """Leave out rows of other hospitals and rows without a label; warn of both, and of rows that the model was trained on."""
     warnings, sites = [], row_sites(run, rows)
     if sites is not None:
-        here = np.array([word == site for word in sites])
+        here = np.array([word in (None, site) for word in sites])
         if not here.any():
             raise BadInput(
                 f"no row of the table is of {site}: column '{_site_column(model)}' names {sites[0]}; give rows of {site}",
@@ -316,6 +318,13 @@ def _select_rows(
     if not len(rows):
         raise BadInput("no row of the table has a label: recalibration needs known outcomes", code="missing-labels")
     return rows, (*warnings, *overlap_warnings(run, rows))
+
+
+def _rename_label(model: TrainedModel, rows: Table | ImageSet, label: str | None) -> Table | ImageSet:
+    """Give the outcome the name that the model knows it by."""
+    if label is None or model.schema is None or isinstance(rows, ImageSet):
+        return rows
+    return rows.with_columns({model.schema.label: rows.column(label, flag="--label")})
 
 
 def _site_column(model: TrainedModel) -> str:
