@@ -72,7 +72,7 @@ def alter_figure(folder: Path, rng: np.random.Generator) -> Change:
 
 def is_named(change: Change, result: Verification) -> bool:
     """Tell whether a verification names the altered file, and the line where the file is built again."""
-    named = [d for d in result.differences if d.file == change.file]
+    named = [d for d in result.differences if change.file in d.line]
     is_built = change.file.endswith((".md", ".html", "dossier.json")) and "/" not in change.file
     return any(d.place == f"line {change.line}" for d in named) if is_built else bool(named)
 

@@ -291,7 +291,7 @@ def _check_manifest(out: Verification, files: Mapping[str, bytes], listed: Mappi
             if files[name] == right.get(name) or name.removeprefix(f"{FOLDER}/") in out.signed:
                 out.add(MANIFEST, name, "its SHA-256 is not that of the file, which is as the evidence and the ledger give it")
             else:
-                out.add(name, "", "its SHA-256 is not the one in the manifest")
+                out.add(name, "", f"its SHA-256 is not the one in {MANIFEST}: one of the two was altered")
     if PDF in listed and PDF in files:
         out.unsigned.append(PDF)
 
