@@ -27,6 +27,10 @@ Streams have no labels, except those of prevalence. Found: the first alarm after
 that alarm names the column; for prevalence it is the check of prevalence or calibration. False alarms: 20 streams of 5,000
 patients drawn from validation rows at each site, all checks, a fresh start after each alarm; and test patients once each in
 random order, which are new to the reference.
+
+Figure: at each site the unit of the numeric column with the largest mean attribution changes by 1.5, and labels come 300 patients
+late. The figure shows the first alarm of the checks of explanations alone that names the column, and the first alarm of
+calibration, discrimination and net benefit.
 """
 
 from __future__ import annotations
@@ -63,6 +67,8 @@ MOST_MISSING, LEAST_VALUES, MOST_ZEROS = 0.1, 10, 0.5
 STREAMS, LENGTH, MOST_ALARMS = 20, 5000, 1.0
 LEAST_FOUND, LEAST_NAMED = 0.95, 0.9
 SEED, TUNING_SEED = 33, 133
+LATE, LONG = 300, 600
+FIGURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "watch-late-labels.svg"
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,6 +364,78 @@ def count_alarms(name: str, site: str, scratch: Path, seed: int) -> tuple[list[i
     return counts, len(signals), len(fresh), len(evidence)
 
 
+def watch_late(name: str, site: str, scratch: Path, seed: int) -> tuple[str, int | None, str, int | None]:
+    """Change a unit while labels are late; return the column, patients until explanations alarm, and check and patients of labels."""
+    own, reference = sites_of(name, scratch)[site], reference_of(name, site, scratch)
+    relied = own.rows(own.val).attributions
+    column = max(columns_for("unit", own), key=lambda c: float(np.abs(relied[c]).mean()))
+    drawn = generator(seed, purpose="bench of watch, late labels", site=site)
+    before, first = draw_patients(own.test, CLEAN, drawn)
+    after, second = draw_patients(own.test, LONG, drawn)
+    case = Case("unit", 0, name, site, column, 1)
+    parts = own.rows(own.test.take(before), first), own.rows(shift(case, own, own.test.take(after), second, drawn), second)
+    detector = Detector(reference)
+    detector.silence(check.name for check in reference.checks if check.kind != "explanation")
+    detector.watch(without_labels(parts[0]))
+    explained = [s.patient - CLEAN for s in detector.watch(without_labels(parts[1])) if s.check.column == column]
+    labels = Detector(reference)
+    early, late = (Rows(score=rows.score, label=rows.label, patient=rows.patient) for rows in parts)
+    labels.silence(check.name for check in reference.checks if check.kind == "prevalence")
+    labels.watch(early)
+    found = labels.watch(late)
+    until = found[0].patient - CLEAN + LATE if found else None
+    return column, explained[0] if explained else None, found[0].check.kind if found else "", until
+
+
+def draw_figure(lines: list[tuple[str, int | None, int | None]]) -> str:
+    """Draw the first alarms of explanations and of labels that come late, one line for each site, as SVG."""
+    left, width, step, top = 250, 430, 26, 70
+    most = LATE + LONG
+    height = top + step * len(lines) + 40
+
+    def x(patients: float) -> float:
+        return left + width * patients / most
+
+    bottom = top + step * len(lines)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{left + width + 40}" height="{height}" fill="white"/>',
+        '<circle cx="20" cy="18" r="5" fill="#0072b2"/><text x="32" y="22">first alarm by explanations, without labels</text>',
+        '<circle cx="320" cy="18" r="5" fill="#d55e00"/><text x="332" y="22">first alarm by labels (open: none)</text>',
+        f'<line x1="{x(LATE)}" y1="{top - 20}" x2="{x(LATE)}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>',
+        f'<text x="{x(LATE) + 5}" y="{top - 12}" fill="#555">first label after the shift arrives</text>',
+        f'<text x="{x(0)}" y="{bottom + 34}" fill="#555">patients since the unit of a column changed by 1.5</text>',
+    ]
+    for tick in range(0, most + 1, 100):
+        out.append(f'<line x1="{x(tick)}" y1="{bottom}" x2="{x(tick)}" y2="{bottom + 5}" stroke="#555"/>')
+        out.append(f'<text x="{x(tick)}" y="{bottom + 18}" text-anchor="middle" fill="#555">{tick}</text>')
+    for i, (text, explained, labelled) in enumerate(lines):
+        y = top + step * i + step / 2
+        out.append(f'<text x="{left - 12}" y="{y + 4}" text-anchor="end">{text}</text>')
+        out.append(f'<line x1="{x(0)}" y1="{y}" x2="{x(most)}" y2="{y}" stroke="#ddd"/>')
+        fill, place = ("#d55e00", labelled) if labelled is not None else ("white", most)
+        out.append(f'<circle cx="{x(place):.1f}" cy="{y}" r="5" fill="{fill}" stroke="#d55e00"/>')
+        if explained is not None:
+            out.append(f'<circle cx="{x(explained):.1f}" cy="{y}" r="5" fill="#0072b2"/>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def report_late(pool: ProcessPoolExecutor, scratch: Path, seed: int, *, tune: bool) -> bool:
+    """Print alarms by explanations and by late labels, write the figure, and return that explanations were first somewhere."""
+    pairs = [(name, site) for name in SETS for site in choose_sites(name, scratch, tune=tune)]
+    names, sites = zip(*pairs, strict=True)
+    found = list(pool.map(watch_late, names, sites, [scratch] * len(pairs), [seed] * len(pairs)))
+    print("| data | site | column | patients until explanations alarm | until labels alarm | by |")
+    print("|---|---|---|---:|---:|---|")
+    for (name, site), (column, explained, check, until) in zip(pairs, found, strict=True):
+        print(f"| {name} | {site} | {column} | {explained or 'none'} | {until or 'none'} | {check or '-'} |")
+    lines = [(f"{site}, {column}", explained, until) for (_, site), (column, explained, _, until) in zip(pairs, found, strict=True)]
+    if not tune:
+        FIGURE.write_text(draw_figure(lines))
+    before = sum(explained is not None and explained < LATE for _, explained, _, _ in found)
+    return bar("sites where explanations alarm before the first label arrives", before, 1, least=True)
+
+
 def train(scratch: Path) -> None:
     """Run each recipe once, unless its run is there."""
     for name, settings in SETS.items():
@@ -418,6 +496,8 @@ def main() -> None:
             met &= bar("named right", sum(map(named_right, found)) / max(len(found), 1), LEAST_NAMED, least=True)
         if given.part in ("all", "alarms"):
             met &= report_alarms(pool, given.scratch, seed, tune=given.tune)
+        if given.part in ("all", "figure"):
+            met &= report_late(pool, given.scratch, seed, tune=given.tune)
     sys.exit(0 if met else 1)
 
 
