@@ -365,7 +365,7 @@ def count_alarms(name: str, site: str, scratch: Path, seed: int) -> tuple[list[i
 
 
 def watch_late(name: str, site: str, scratch: Path, seed: int) -> tuple[str, int | None, str, int | None]:
-    """Change a unit while labels are late; return the column, patients until explanations alarm, and check and patients of labels."""
+    """Change a unit while labels are late; return the column, patients until explanations alarm, and the same of labels."""
     own, reference = sites_of(name, scratch)[site], reference_of(name, site, scratch)
     relied = own.rows(own.val).attributions
     column = max(columns_for("unit", own), key=lambda c: float(np.abs(relied[c]).mean()))
@@ -373,7 +373,10 @@ def watch_late(name: str, site: str, scratch: Path, seed: int) -> tuple[str, int
     before, first = draw_patients(own.test, CLEAN, drawn)
     after, second = draw_patients(own.test, LONG, drawn)
     case = Case("unit", 0, name, site, column, 1)
-    parts = own.rows(own.test.take(before), first), own.rows(shift(case, own, own.test.take(after), second, drawn), second)
+    parts = (
+        own.rows(own.test.take(before), first),
+        own.rows(shift(case, own, own.test.take(after), second, drawn), second),
+    )
     detector = Detector(reference)
     detector.silence(check.name for check in reference.checks if check.kind != "explanation")
     detector.watch(without_labels(parts[0]))
@@ -391,15 +394,15 @@ def draw_figure(lines: list[tuple[str, int | None, int | None]]) -> str:
     """Draw the first alarms of explanations and of labels that come late, one line for each site, as SVG."""
     left, width, step, top = 250, 430, 26, 70
     most = LATE + LONG
-    height = top + step * len(lines) + 40
+    right, height = left + width + 40, top + step * len(lines) + 40
 
     def x(patients: float) -> float:
         return left + width * patients / most
 
     bottom = top + step * len(lines)
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{left + width + 40}" height="{height}" fill="white"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{right}" height="{height}" fill="white"/>',
         '<circle cx="20" cy="18" r="5" fill="#0072b2"/><text x="32" y="22">first alarm by explanations, without labels</text>',
         '<circle cx="320" cy="18" r="5" fill="#d55e00"/><text x="332" y="22">first alarm by labels (open: none)</text>',
         f'<line x1="{x(LATE)}" y1="{top - 20}" x2="{x(LATE)}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>',
@@ -429,7 +432,10 @@ def report_late(pool: ProcessPoolExecutor, scratch: Path, seed: int, *, tune: bo
     print("|---|---|---|---:|---:|---|")
     for (name, site), (column, explained, check, until) in zip(pairs, found, strict=True):
         print(f"| {name} | {site} | {column} | {explained or 'none'} | {until or 'none'} | {check or '-'} |")
-    lines = [(f"{site}, {column}", explained, until) for (_, site), (column, explained, _, until) in zip(pairs, found, strict=True)]
+    lines = [
+        (f"{site}, {column}", explained, until)
+        for (_, site), (column, explained, _, until) in zip(pairs, found, strict=True)
+    ]
     if not tune:
         FIGURE.write_text(draw_figure(lines))
     before = sum(explained is not None and explained < LATE for _, explained, _, _ in found)

@@ -63,7 +63,8 @@ def test_missing_values_by_hand():
     rows = Rows(numbers={"lab": np.array([np.nan, *np.linspace(1, 2, 19)])})
     reference = Reference.build(rows)
     tilts = np.flatnonzero([reference.checks[c].name == "missing up: lab" for c in reference.owner])
-    usual = (1.5 + np.sqrt(1.5)) / 21
+    share = 1.5 / 21
+    usual = share + np.sqrt(share * (1 - share)) * (1 / np.sqrt(21) + 0.1)
     odds = 3 * usual / (1 - usual)
     log_e = reference.evidence(Rows(numbers={"lab": np.array([np.nan, 1.5])})).log_e[:, tilts]
     tilted = np.array([odds / (1 + odds), usual + 0.2 * (1 - usual)])

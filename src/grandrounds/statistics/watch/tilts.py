@@ -38,7 +38,7 @@ RARE = 0.01
 SHIFTS = (0.45, 1.2)
 """Tilts of a number in its normal score: mean moved by about so many standard deviations."""
 TOLERANCE = 0.1
-"""Shift of the mean normal score that is not counted as a change."""
+"""Shift of a mean, in standard deviations, that is not counted as a change."""
 CLIP = 2.5
 LEAST_VALUES = 20
 """Known values in the reference rows that a check of a shift needs."""
@@ -231,10 +231,17 @@ def to_logits(risk: Array) -> Array:
     return np.asarray(np.log(bounded / (1 - bounded)))
 
 
+def upper_share(count: float, total: float) -> float:
+    """Return the largest share that still counts as usual: a standard error and the tolerance above the smoothed share."""
+    share = (count + 0.5) / (total + 1)
+    spread = np.sqrt(share * (1 - share))
+    return float(np.clip(share + spread / np.sqrt(total + 1) + TOLERANCE * spread, RARE, 1 - RARE))
+
+
 def _rise(
     kind: str, level: int | None, inside: Array, count: float, total: float, *, ignored: Array | None = None
 ) -> Tilt:
-    usual = max((count + 0.5 + np.sqrt(count + 0.5)) / (total + 1), RARE)
+    usual = upper_share(count, total)
     others = [_odds(usual, ODDS), usual + MORE * (1 - usual)]
     return _bernoulli(kind, UP, level, inside, usual, others, ignored)
 
@@ -242,7 +249,7 @@ def _rise(
 def _fall(
     kind: str, level: int | None, inside: Array, count: float, total: float, *, ignored: Array | None = None
 ) -> Tilt:
-    usual = max(1 - (total - count + 0.5 + np.sqrt(total - count + 0.5)) / (total + 1), RARE)
+    usual = 1 - upper_share(total - count, total)
     return _bernoulli(kind, DOWN, level, inside, usual, [_odds(usual, 1 / ODDS), usual * (1 - MORE)], ignored)
 
 
