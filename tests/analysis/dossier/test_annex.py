@@ -149,6 +149,17 @@ def test_runs_of_every_kind_have_documents(kind, tmp_path):
     assert privacy.state_secure(facts).text.startswith("Secure aggregation hid") == (kind == "secure")
 
 
+def test_requests_are_listed_with_times_and_sizes(evidence):
+    """Two rounds, four explained columns (age, lactate, pressure, ward), and the parameters that summary.json counts."""
+    rows = {(row[0], row[1]): row[3:] for row in privacy.tabulate_requests(Facts(evidence)).texts()}
+    parameters = evidence.json(SUMMARY)["parameters"]
+    assert rows["train", "model"] == ["in at most 2 rounds", f"{parameters} numbers"]
+    assert rows["train", "count, steps"] == ["in at most 2 rounds", "1 number each"]
+    assert rows["explain", "sketch"] == ["in at most 2 rounds and at the end", "4 numbers"]
+    assert rows["summarise", "summary"][0] == "once, before round 1"
+    assert rows["evaluate", "train, val, test"][0] == "in at most 2 rounds and at the end"
+
+
 def test_a_watch_across_sites_discloses_sums_alone(run, tmp_path):
     facts = Facts(Evidence.collect(gr.watch_consortium(run, rows=patients([70, 80, 60, 75]), out=tmp_path / "w"), date=DATE))
     assert states(pccp.build(facts))["1.1"] == NOT_APPLICABLE

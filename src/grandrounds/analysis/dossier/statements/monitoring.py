@@ -52,6 +52,7 @@ def state_watch(facts: Facts) -> Iterator[Statement]:
         f"The aim is {ALARMS:g} false alarms of all checks in {PATIENTS:,} patients, set by resampling a site's validation rows.",
         source,
     )
+    yield say("Across hospitals only counts and sums leave: how many sites see a feature move, never a patient.", source)
     yield say("Each check has a stated false-alarm rate. Alarms and people's actions are signed entries of a ledger.", source)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grandrounds.analysis.dossier.evidence import DISCLOSURES, PLAN, PRIVACY, SUMMARY
+from grandrounds.analysis.dossier.evidence import DISCLOSURES, EXPLANATIONS, PLAN, PRIVACY, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.privacy.in_words import plain, rounded_up
-from grandrounds.protocol.task_spec import NOTHING
+from grandrounds.protocol.task_spec import CELLS, COUNT, MODEL, NOTHING, REASONS
+from grandrounds.protocol.tasks import EVALUATE, EXPLAIN, MAPS, SCORE, STATISTIC, WITNESS
 
 _UNITS = {"patient": "patient", "row": "row of the table", "site": "hospital as a whole"}
 _TRUST = {
@@ -23,6 +24,7 @@ _TRUST = {
 }
 _ONCE, _ROUNDS, _END = "once, before round 1", "in rounds", "at the end"
 _BEFORE = ("summarise", "prepare", "lend", "secagg.introduce", "secagg.meet")
+_ALSO_AFTER = (EVALUATE, SCORE, EXPLAIN, MAPS, WITNESS)
 _AFTER = ("finetune", "calibrate", "platt", "personal", "personal.spread", "personal.harm", "personal.differences")
 
 
@@ -104,16 +106,50 @@ def _list_texts(facts: Facts, title: str, file: str, key: str) -> Table:
 
 
 def tabulate_requests(facts: Facts) -> Table:
-    """List the tasks that the plan asks a site for, their reports, and the kind of data that each discloses."""
+    """List the tasks that the plan asks a site for, the data that each discloses, how often, and the size where it is known."""
     source = facts.source(PLAN)
-    rows: list[tuple[str | Value, ...]] = []
     rule = "requests that the plan declares; a site answers no other (grandrounds.experiment.requests)"
+    rows: list[tuple[str | Value, ...]] = []
     for task, reports, kind, how in _list_requests(facts):
-        when = _ONCE if task in _BEFORE else _END if task in _AFTER else _ROUNDS
         disclosed = kind if kind == NOTHING or not how else f"{kind} ({how})"
-        cells = (task, reports, disclosed, when)
-        rows.append(tuple(facts.derive(text, rule, source) for text in cells))
-    return Table("Requests of the plan to each site", ("task", "reports", "discloses", "when"), tuple(rows), (source,))
+        cells = [facts.derive(text, rule, source) for text in (task, reports, disclosed)]
+        rows.append((*cells, _state_times(facts, task), _state_size(facts, task, kind)))
+    columns = ("task", "reports", "discloses", "when", "size")
+    return Table("Requests of the plan to each site", columns, tuple(rows), (source,))
+
+
+def _state_times(facts: Facts, task: str) -> Value:
+    """State how often a site is asked for a task."""
+    rounds = facts.source(SUMMARY, "rounds")
+    if task in _BEFORE:
+        return facts.derive(1, "asked before round 1", rounds, text=_ONCE)
+    if task in _AFTER:
+        return facts.derive(1, "asked after the last round", rounds, text=_END)
+    count = facts.get(SUMMARY, "rounds")
+    text = _ROUNDS if count is None else f"in at most {count:,} rounds"
+    text += f" and {_END}" if task in _ALSO_AFTER else ""
+    return facts.derive(count, "rounds of the run", rounds, text=text)
+
+
+def _state_size(facts: Facts, task: str, kind: str) -> str | Value:
+    """State the numbers in one answer, where the run's files tell them."""
+    if kind == COUNT:
+        return "1 number each"
+    if kind == MODEL and facts.get(SUMMARY, "parameters"):
+        parameters = facts.value(SUMMARY, "parameters")
+        return facts.derive(parameters.value, "parameters of the model", parameters, text=f"{parameters.text} numbers")
+    if kind == REASONS and facts.has(EXPLANATIONS, "features"):
+        count = len(facts.raw(EXPLANATIONS, "features"))
+        source = facts.source(EXPLANATIONS, "features")
+        return facts.derive(count, "number of features that are explained", source, text=f"{count:,} numbers")
+    sent = ("privacy", "numbers", "numbers_sent")
+    if task == STATISTIC and facts.has(SUMMARY, *sent):
+        numbers = facts.value(SUMMARY, *sent)
+        return facts.derive(numbers.value, "sums of a site in all exchanges", numbers, text=f"{numbers.text} numbers in all")
+    if task == EVALUATE and kind == CELLS and facts.has(SUMMARY, "cost", "evaluation_bytes"):
+        size = facts.value(SUMMARY, "cost", "evaluation_bytes", show=",.0f")
+        return facts.derive(size.value, "bytes of evaluation, all sites, both ways", size, text=f"{size.text} bytes, all sites")
+    return ""
 
 
 def _list_requests(facts: Facts) -> list[tuple[str, str, str, str]]:
