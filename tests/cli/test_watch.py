@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -159,3 +162,20 @@ def test_killed_at_any_instant_it_loses_nothing_and_counts_nobody_twice(copy):
     values = json.loads(said.stdout)
     assert values["patients"] == 303 + 300 and len(values["alarms"]) == 1, counted
     assert rounds("audit", "verify", "run/at_sites/cleveland/watch", cwd=copy).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_commands_print(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
+    commands = [line for block in re.findall(r"```bash\n(.*?)```", page, re.S)[:2] for line in block.strip().splitlines()]
+    printed = ""
+    for line in commands:
+        if line.startswith("awk"):
+            subprocess.run(line, shell=True, check=True, cwd=tmp_path)
+        else:
+            printed += rounds(*shlex.split(line)[1:], cwd=tmp_path, env={"COLUMNS": "120"}).stdout
+    plain = " ".join(re.sub(r"\(\d{4}-\d\d-\d\d\)|[│┃]", " ", printed).split())
+    for block in re.findall(r"```text\n(.*?)```", page, re.S)[:2]:
+        for line in block.strip().splitlines():
+            shown = " ".join(re.sub(r"\(\d{4}-\d\d-\d\d\)|[│┃]", " ", line).removesuffix("...").split())
+            assert shown in plain, shown

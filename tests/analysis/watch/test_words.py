@@ -161,6 +161,10 @@ def test_the_figures_of_the_model_suffer_or_not():
     assert "95% interval" in sentence and "(400 labelled patients since then)" in sentence
     assert words.describe_figures(before, before)[1] == words.NOT_WORSE
     assert words.describe_figures(before, few)[1] == words.UNKNOWN
+    rare = outcome_figures(outcome_rows(np.full(40, 0.05), np.eye(40)[0], 0.3).sum(axis=0), 0.3)
+    sentence, verdict = words.describe_figures(before, rare)
+    assert verdict == words.NOT_WORSE and "AUROC" not in sentence
+    assert "too few events for discrimination and net benefit" in sentence
     none = outcome_figures(np.zeros(132), 0.3)
     assert words.describe_figures(before, none) == (
         "There are no labels since then yet: it cannot be said whether the model's figures suffer.", words.UNKNOWN

@@ -211,10 +211,12 @@ def describe_figures(before: OutcomeFigures, now: OutcomeFigures) -> tuple[str, 
         losses.append("net benefit")
     earlier = f"{percent(before.observed[0])} against {percent(before.predicted)} before"
     parts = [f"observed {_with_interval(now.observed)} against {percent(now.predicted)} predicted, {earlier}"]
-    if math.isfinite(now.auroc[0]):
+    if enough and math.isfinite(now.auroc[0]):
         parts.insert(0, f"AUROC {_interval(now.auroc)}, {show(before.auroc[0])} before")
-    if math.isfinite(now.benefit[0]):
+    if enough and math.isfinite(now.benefit[0]):
         parts.append(f"net benefit {_interval(now.benefit)}, {show(before.benefit[0])} before")
+    if not enough:
+        parts.append("too few events for discrimination and net benefit")
     verdict = (
         f"The model's figures suffer ({' and '.join(losses)})"
         if losses
