@@ -55,6 +55,7 @@ PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "details": (list, True),
         "advice": (list, True),
         "figures": (dict, True),
+        "hashes": (dict, True),
     },
     NOTICE: {**_COMMON, "alarm": (str, True), "hook": (str, True), "result": (str, True)},
     SILENCE: {**_PERSON, "check": (str, True), "until": ((str, _NULL), True), "patients": ((int, _NULL), True)},
@@ -117,8 +118,9 @@ def part_fault(content: Content) -> str:
             return "its 'keys' do not state how they were made"
         if not _are_numbers(content["rates"]):
             return "its 'rates' are not numbers by check"
-    if kind == READING and not all(isinstance(v, str) for v in content["status"].values()):
-        return "its 'status' is not hashes by name"
+    for name in ("status", "hashes"):
+        if not all(isinstance(v, str) for v in content.get(name, {}).values()):
+            return f"its '{name}' are not hashes by name"
     if kind == ALARM and not all(isinstance(v, str) for v in (*content["details"], *content["advice"])):
         return "its 'details' or 'advice' are not sentences"
     if kind in (ALARM, ACTION) and not _are_numbers(content["figures"]):

@@ -91,7 +91,9 @@ def act(
     key: Key = None,
     run: RunFolder = None,
 ) -> None:
-    """Record an action that answers an alarm, such as a repaired column. `rounds recalibrate` records its own.
+    """Record an action, such as a repaired column; the alarm that it answers is acknowledged.
+
+    `rounds recalibrate` records its own action.
 
     Example: `rounds watch act runs/heart --site va --alarm A1 --action "unit of chol corrected in the export" --by IT`
     """

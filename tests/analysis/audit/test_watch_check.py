@@ -15,6 +15,7 @@ from grandrounds.analysis.watch.signer import find_signer
 from grandrounds.audit import verify as names
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import Identity, public_pem
 from tests.analysis.watch.records import FACTS, SIGNER, SITE, STATE, alarm, alarmed, status, write_files
@@ -183,3 +184,49 @@ def test_the_key_is_taken_from_a_list_of_sites(folder, tmp_path):
     (keys / "va.pub").rename(keys / "paris.pub")
     with pytest.raises(BadInput, match="is the watch of 'va', for which no key is given: known: paris"):
         audit(folder, sites=keys)
+
+
+def leaves(value, path=()):
+    """List the paths of all numbers, texts and nulls in JSON."""
+    if isinstance(value, dict):
+        return [leaf for key, one in value.items() for leaf in leaves(one, (*path, key))]
+    if isinstance(value, list):
+        return [leaf for n, one in enumerate(value) for leaf in leaves(one, (*path, n))]
+    return [path]
+
+
+def altered(value):
+    return value + 1 if isinstance(value, (int, float)) else f"{value or ''}x"
+
+
+@pytest.mark.parametrize("name", ["alarms.json", "watch.json"])
+def test_every_altered_value_of_the_files_is_found(folder, name):
+    path = folder / name
+    content = json.loads(path.read_text())
+    states = {"state", "status"}  # people change these
+    paths = [p for p in leaves(content) if p[-1] not in states and (name == "watch.json" or p != ("schema",))]
+    assert len(paths) >= 15
+    for place in paths:
+        changed = json.loads(json.dumps(content))
+        at = changed
+        for key in place[:-1]:
+            at = at[key]
+        at[place[-1]] = altered(at[place[-1]])
+        path.write_text(json.dumps(changed))
+        assert found(folder), place
+    path.write_text(json.dumps(content))
+    assert not found(folder)
+
+
+def test_every_altered_byte_of_an_entry_is_found(folder):
+    rng = generator(0, purpose="altered bytes")
+    with Ledger.open(folder / "ledger.db") as ledger:
+        book = ledger.book()
+    for number, entry in enumerate(book.entries):
+        for place in rng.integers(0, len(entry.body), 12).tolist():
+            body = bytearray(entry.body)
+            body[place] ^= 1
+            entries = list(book.entries)
+            entries[number] = replace(entry, body=bytes(body))
+            assert names.verify(replace(book, entries=tuple(entries)), SITE.public), (number, place)
+    assert not names.verify(book, SITE.public)

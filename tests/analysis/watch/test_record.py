@@ -61,7 +61,7 @@ def test_an_alarm_entry_has_no_more_than_its_named_parts(tmp_path):
         entry = record.alarms()[0].content
     assert set(entry) == {
         "kind", "run", "site", "date", "alarm", "check", "type", "column", "direction", "patient", "since", "patients",
-        "sentence", "details", "advice", "figures", "schema", "number", "previous",
+        "sentence", "details", "advice", "figures", "hashes", "schema", "number", "previous",
     }  # fmt: skip
     assert entry["figures"] == {"current": 61.5}
     assert entry["date"] == "2026-11-18T02:00:00+00:00"
@@ -78,6 +78,26 @@ def test_an_alarm_is_open_until_a_person_acknowledges_it(tmp_path):
         assert [a.action for a in record.alarm("A1").actions] == ["repaired column"]
         assert kinds(record)[-3:] == ["acknowledge", "action", "action"]
         assert not record.verify(SITE.public)
+
+
+def test_who_acts_on_an_alarm_has_acknowledged_it(tmp_path):
+    alarmed(tmp_path)
+    with WatchRecord.open(tmp_path, signer=SIGNER) as record:
+        record.act("recalibration", by="M. Curie", alarm="A1", note="slope 1.1")
+        done = record.alarm("A1")
+        assert (done.state, done.acknowledged.by) == ("acknowledged", "M. Curie")
+        assert done.state_sentence.endswith(": recalibration; slope 1.1")
+
+
+def test_a_silence_until_a_day_outlasts_a_new_start_and_one_by_patients_does_not(tmp_path):
+    alarmed(tmp_path)
+    with WatchRecord.open(tmp_path, signer=SIGNER) as record:
+        record.silence("age up", by="M. Curie", until=LATER)
+        record.silence("score up", by="M. Curie", patients=1000)
+        now = LATER - timedelta(days=1)
+        assert {s.check for s in record.silences(now=now)} == {"age up", "score up"}
+        record.start(replace(FACTS, model="00" * 32))
+        assert {s.check for s in record.silences(now=now)} == {"age up"}
 
 
 def test_an_unknown_alarm_is_answered_with_the_list(tmp_path):

@@ -20,6 +20,7 @@ from grandrounds.analysis.watch.record import (
     STATE,
     STATUS,
     alarm_parts,
+    hash_alarm,
     hash_status,
 )
 from grandrounds.analysis.watch.signer import run_of
@@ -230,11 +231,16 @@ def _compare_list(out: AuditFindings, name: str, listed: Sequence[Any], recorded
         except (KeyError, TypeError, ValueError) as e:
             out.add_finding(ALTERED, name, f"alarm {known} lacks a part, or one is of the wrong type ({e})")
             continue
-        for part, value in parts.items():
-            if value != entry[part] and not (part == "figures" and "figures" not in alarm):
-                key = "kind" if part == "type" else part
-                what = f"its '{key}' is {value!r}, and entry {entry['number']} says {entry[part]!r}"
-                out.add_finding(ALTERED, name, f"alarm {known}: {what}")
+        named = {"kind" if part == "type" else part: (value, entry[part]) for part, value in parts.items()}
+        actual, hashes = hash_alarm(alarm), entry["hashes"]
+        for key in {**hashes, **actual}:
+            if actual.get(key) == hashes.get(key):
+                continue
+            value, recorded_value = named.get(key, (None, None))
+            what = f"its '{key}' is {value!r}, and entry {entry['number']} says {recorded_value!r}"
+            if value == recorded_value:
+                what = f"its '{key}' is not that of entry {entry['number']}"
+            out.add_finding(ALTERED, name, f"alarm {known}: {what}")
     for known in recorded:
         if known not in seen:
             out.add_finding(MISSING, name, f"alarm {known} of entry {recorded[known]['number']} is not there")

@@ -53,7 +53,7 @@ class RecordedAlarm:
         id: Its name in the ledger, such as A1.
         content: The entry: date, check, type, column, direction, patient, since, patients, sentence, figures.
         state: OPEN, ACKNOWLEDGED or SILENCED.
-        acknowledged: The first acknowledgement; None while there is none.
+        acknowledged: The first acknowledgement, or the first action that names the alarm; None while there is none.
         silence: The silence of its check that holds now; None where none does.
         actions: Actions that name the alarm.
         notices: Result of the newest notice of each hook.
@@ -76,7 +76,8 @@ class RecordedAlarm:
         """The state as text, with the person who decided."""
         if self.acknowledged is not None:
             a = self.acknowledged
-            return f"acknowledged by {a.by} on {a.date[:10]}" + (f": {a.note}" if a.note else "")
+            words = "; ".join(text for text in (a.action, a.note) if text)
+            return f"acknowledged by {a.by} on {a.date[:10]}" + (f": {words}" if words else "")
         return self.silence.sentence if self.silence is not None else OPEN
 
 
@@ -91,8 +92,8 @@ def follow(alarm: RecordedAlarm, entry: Content) -> RecordedAlarm:
     if entry["kind"] == NOTICE:
         return replace(alarm, notices={**alarm.notices, entry["hook"]: entry["result"]})
     decision = Decision(entry["date"], entry["by"], entry["note"], entry.get("action", ""))
-    if entry["kind"] == ACTION:
-        return replace(alarm, actions=(*alarm.actions, decision))
+    if entry["kind"] == ACTION:  # who acts on an alarm has taken notice of it
+        alarm = replace(alarm, actions=(*alarm.actions, decision))
     return alarm if alarm.acknowledged else replace(alarm, acknowledged=decision, state=ACKNOWLEDGED)
 
 

@@ -361,10 +361,15 @@ class WatchRecord:
         return tuple(with_silence(alarm, silences.get(alarm.content["check"])) for alarm in found.values())
 
     def silences(self, *, now: datetime | None = None, patients: int | None = None) -> tuple[Silence, ...]:
-        """List the silences that hold at a time; of a check only the newest counts."""
+        """List the silences that hold at a time; of a check only the newest counts.
+
+        Patients are counted from the start of a watch, so a silence for a number of patients ends when it starts again.
+        """
         at, count = now or datetime.now(UTC), self.patients if patients is None else patients
-        newest = {e["check"]: read_silence(e) for e in self._since_start() if e["kind"] == SILENCE}
-        return tuple(s for s in newest.values() if s.is_active(now=at, patients=count))
+        first = len(self.entries) - len(self._since_start())
+        newest = {e["check"]: (n, read_silence(e)) for n, e in enumerate(self.entries) if e["kind"] == SILENCE}
+        counted = [s for n, s in newest.values() if s.patients is None or n > first]
+        return tuple(s for s in counted if s.is_active(now=at, patients=count))
 
     def verify(self, key: bytes | None = None) -> list[Finding]:
         """Verify the ledger with the site's public key and the head beside it.
@@ -432,6 +437,11 @@ def hash_status(status: Mapping[str, Any]) -> dict[str, str]:
     return hash_values(kept)
 
 
+def hash_alarm(alarm: Mapping[str, Any]) -> dict[str, str]:
+    """Hash each value of an alarm in alarms.json: everything but its id, which the record gives, and its state."""
+    return hash_values({name: value for name, value in plain(alarm).items() if name not in ("id", "state")})
+
+
 def alarm_parts(alarm: Mapping[str, Any]) -> Content:
     """Return the parts of an alarm that are recorded, from alarms.json or watch.json; no value of a patient is among them."""
     return {
@@ -450,7 +460,7 @@ def alarm_parts(alarm: Mapping[str, Any]) -> Content:
 
 
 def _alarm(name: str, alarm: Mapping[str, Any]) -> Content:
-    return {"kind": ALARM, "alarm": name, **alarm_parts(alarm)}
+    return {"kind": ALARM, "alarm": name, **alarm_parts(alarm), "hashes": hash_alarm(alarm)}
 
 
 def _key(alarm: Mapping[str, Any]) -> tuple[str, int]:
