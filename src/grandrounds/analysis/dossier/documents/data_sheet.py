@@ -112,7 +112,7 @@ MAINTENANCE = (
     Field("", "Maintenance", "Say who maintains the data and how errors are reported.", (), ("maintenance",)),
     Field("", "Retention", "Say how long the data are kept.", (), ("retention",)),
 )
-SHEET = (
+FORM = (
     ("Motivation", MOTIVATION),
     ("Composition", COMPOSITION),
     ("Collection", COLLECTION),
@@ -138,5 +138,5 @@ def build(facts: Facts) -> Document:
         () if trains_model(facts) else (note("The run describes patients; it has no prediction model.", REFERENCE),)
     )
     return Document(
-        NAME, TITLE, REFERENCE, (*warn_reader(facts), note(text, REFERENCE), *described), fill_form(facts, SHEET)
+        NAME, TITLE, REFERENCE, (*warn_reader(facts), note(text, REFERENCE), *described), fill_form(facts, FORM)
     )

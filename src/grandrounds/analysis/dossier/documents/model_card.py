@@ -174,7 +174,7 @@ CAVEATS = (
         (record.state_ledger, record.state_verification, record.state_keys),
     ),
 )
-CARD = (
+FORM = (
     ("Model details", DETAILS),
     ("Intended use", USE),
     ("Factors", FACTORS),
@@ -198,5 +198,5 @@ def build(facts: Facts) -> Document:
     """
     text = "The model is for research until the intended purpose is answered. It is not a medical device."
     scope = say(text, cite_page("own-data.md"))
-    sections = fill_form(facts, CARD) if trains_model(facts) else exclude_without_model(facts, "A model card")
+    sections = fill_form(facts, FORM) if trains_model(facts) else exclude_without_model(facts, "A model card")
     return Document(NAME, TITLE, REFERENCE, (*warn_reader(facts), scope), sections)

@@ -384,7 +384,7 @@ DISCUSSION = (
     ),
     Field("27c", "Next steps", "Discuss further research, for use at other places.", (), ("next-steps",)),
 )
-CHECKLIST = (
+FORM = (
     ("Title and abstract", TITLE_ABSTRACT),
     ("Introduction", INTRODUCTION),
     ("Methods", METHODS),
@@ -409,5 +409,5 @@ def build(facts: Facts) -> Document:
         "The checklist reports a study; it does not judge its quality. Questions are for people who know the study.",
         REFERENCE,
     )
-    sections = fill_form(facts, CHECKLIST) if trains_model(facts) else exclude_without_model(facts, "TRIPOD+AI")
+    sections = fill_form(facts, FORM) if trains_model(facts) else exclude_without_model(facts, "TRIPOD+AI")
     return Document(NAME, TITLE, REFERENCE, (*warn_reader(facts), scope), sections)

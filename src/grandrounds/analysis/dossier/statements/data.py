@@ -309,7 +309,7 @@ def state_partition(facts: Facts) -> Iterator[Statement]:
             test=facts.value(PLAN, "split", "test", show=".0%"),
         )
     if official and reads_images(facts):
-        yield say("Official test images of the data set, if it has any, are the test rows.", facts.source(PLAN, "split", "official"))
+        yield say("Official test images of the data set, if any, are the test rows.", facts.source(PLAN, "split", "official"))
     if scheme != "within":
         rows, source = site_rows(facts), facts.value(SUMMARY, "rows")
         unseen = [site for site, r in rows.items() if r.get("test", 0) and not r.get("train", 0)]

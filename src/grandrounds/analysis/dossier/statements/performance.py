@@ -157,7 +157,7 @@ def tabulate_metrics(facts: Facts) -> Table:
 
 
 def require_intervals(facts: Facts) -> Iterator[Statement]:
-    """Name the figures that have no interval.
+    """Ask for an interval of each figure.
 
     Raises:
         MissingFact: There are such figures.
