@@ -29,6 +29,7 @@ def client(tmp_path_factory):
         data = {**described, **({"duration": "time"} if method == "survival" else {})}
         told = {"name": method, "data": data, "method": {"name": method, "exact": {"group": "sex"}}}
         gr.run(gr.Experiment.parse(told), out=root / "runs" / f"of-{method}")
+    gr.watch_consortium(root / "runs" / "regression", out=root / "runs" / "of-watch")
     users, tokens = known_users()
     run_index = RunIndex(root / "runs")
     return Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("all")
@@ -70,13 +71,16 @@ def test_runs_of_one_task_are_compared_by_its_metrics(client):
     assert "R2" in text and "AUROC" not in text
 
 
-@pytest.mark.parametrize("method, title", [("table1", "Table 1 by sex"), ("survival", "Survival")])
+WATCHED = "Features that moved, by number of sites"
+
+
+@pytest.mark.parametrize("method, title", [("table1", "Table 1 by sex"), ("survival", "Survival"), ("watch", WATCHED)])
 def test_a_run_without_a_model_has_its_table_and_no_scores(client, method, title):
     name = f"of-{method}"
     text = client.get("/run", params={"run": name}).text
     assert f"<h2>{title}</h2>" in text and not [word for word in OF_CLASSES if word in text]
     told = client.get("/api/run/tables", params={"run": name}).json()
-    assert [t["title"] for t in told] == [title] and told[0]["rows"]
+    assert told[0]["title"] == title and told[0]["rows"] and len(told) == (3 if method == "watch" else 1)
     figures = [f["name"] for f in client.get("/api/run", params={"run": name}).json()["figures"]]
     assert ("survival" in figures) == (method == "survival")
     for figure in figures:
