@@ -299,7 +299,7 @@ def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(e
     }  # fmt: skip
     statistics = [
         {"kind": "scores", "attacked": True, "attack": "cells", "finding": "F.", "exposed": 3, "total": 4, "share": 0.75,
-         "low": 0.3, "high": 0.95},
+         "low": 0.3, "high": 0.95, "unit": "patients"},
         {"kind": "final model", "attacked": True, "attack": "model inversion", "finding": "G.", "share": None},
         {"kind": "sums", "attacked": False, "attack": "", "finding": "None is offered.", "share": None},
     ]  # fmt: skip
@@ -318,9 +318,10 @@ def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(e
     assert attacks.tabulate_attribute(facts).texts()[0] == ["age", "50.0%", "40.0%", "+10.0% (+2.0% to +18.0%)", "45.0%"]
     assert [s.text for s in attacks.state_reconstruction(facts)] == [
         "Of 3 disclosed statistics, 2 were attacked.",
-        "The largest share of patients or values is exposed by 'scores' (cells): 75.0% (30.0% to 95.0%).",
+        "The largest share is exposed by 'scores' (cells): 75.0% (30.0% to 95.0%) of patients.",
     ]
-    assert attacks.tabulate_reconstruction(facts).texts()[0] == ["scores", "cells", "3 of 4", "75.0% (30.0% to 95.0%)", "F."]
+    first = attacks.tabulate_reconstruction(facts).texts()[0]
+    assert first == ["scores", "cells", "3 of 4 patients", "75.0% (30.0% to 95.0%)", "F."]
     assert [row[1] for row in attacks.tabulate_reconstruction(facts).texts()][-1] == "not attacked"
     assert [s.text for s in attacks.state_inversion(facts)] == ["G."]
     assert states(dpia.build(Facts(evidence)))["c.2"] == states(dpia.build(Facts(evidence)))["e.11"] == BEGUN  # none was run

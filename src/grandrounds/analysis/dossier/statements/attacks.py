@@ -176,11 +176,13 @@ def state_reconstruction(facts: Facts) -> Iterator[Statement]:
     if rated:
         worst = max(rated, key=lambda k: float(statistics[k]["share"]))
         path = ("reconstruction", "statistics", worst)
+        unit = facts.get(ATTACKS, *path, "unit", default="patients or values")
         yield say(
-            "The largest share of patients or values is exposed by '{kind}' ({attack}): {share}.",
+            "The largest share is exposed by '{kind}' ({attack}): {share} of {unit}.",
             kind=facts.value(ATTACKS, *path, "kind"),
             attack=facts.value(ATTACKS, *path, "attack"),
             share=show_interval(facts, ATTACKS, *path, name="share", low="low", high="high", show=".1%"),
+            unit=facts.derive(unit, "what the share counts", facts.source(ATTACKS, *path)),
         )
 
 
@@ -192,9 +194,8 @@ def tabulate_reconstruction(facts: Facts) -> Table:
         source = facts.source(ATTACKS, *path)
         exposed = share = facts.derive(None, "no share", source, text="-")
         if statistic.get("share") is not None:
-            exposed = facts.derive(
-                statistic["exposed"], "exposed of all", source, text=f"{statistic['exposed']:,} of {statistic['total']:,}"
-            )
+            text = f"{statistic['exposed']:,} of {statistic['total']:,} {statistic.get('unit') or ''}".rstrip()
+            exposed = facts.derive(statistic["exposed"], "exposed of all", source, text=text)
             share = show_interval(facts, ATTACKS, *path, name="share", low="low", high="high", show=".1%")
         attack = facts.derive(statistic["attack"], "attack", source, text=statistic["attack"] or "not attacked")
         rows.append((facts.value(ATTACKS, *path, "kind"), attack, exposed, share, facts.value(ATTACKS, *path, "finding")))
