@@ -356,7 +356,7 @@ def test_other_models_and_tasks(tmp_path, label, settings, text):
 def test_explanations_by_hiding_columns_where_no_explainer_suits(run, monkeypatch):
     baseline = read_baseline(run, SITE)
     exact = baseline.observer
-    monkeypatch.setattr("grandrounds.analysis.watch.patients.Observer._signed", _no_explainer)
+    monkeypatch.setattr("grandrounds.analysis.watch.observer.Observer._signed", _no_explainer)
     rows = RunRows.read(run).consortium.data.table.take(np.arange(5))
     other = type(exact)(exact.model, exact.background)
     assert other.explainer == "hiding one column at a time"

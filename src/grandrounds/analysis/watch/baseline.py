@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.analysis.case.rows import RunRows, base_name, read_patients, row_sites, row_source
-from grandrounds.analysis.watch.patients import Observer, Patients, outcome_words
+from grandrounds.analysis.watch.observer import Observer
+from grandrounds.analysis.watch.patients import Patients, outcome_words
 from grandrounds.analysis.watch.record import BASELINE
 from grandrounds.audit.files import hash_file
 from grandrounds.core.arrays import Array, decode, encode, read_file, write_atomic

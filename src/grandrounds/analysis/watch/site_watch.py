@@ -14,28 +14,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.analysis.watch.alarm_states import ACKNOWLEDGED
-from grandrounds.analysis.watch.alarms import Narrator, Window
 from grandrounds.analysis.watch.baseline import Baseline, SiteRows, choose_site, read_baseline
 from grandrounds.analysis.watch.hooks import Hook, notify
 from grandrounds.analysis.watch.metrics import write_metrics
-from grandrounds.analysis.watch.patients import Patients, main_outcome, main_score, outcome_words
+from grandrounds.analysis.watch.patients import outcome_words
 from grandrounds.analysis.watch.record import ALARMS, STATUS, WatchRecord, WatchStart
 from grandrounds.analysis.watch.signer import Signer, find_signer
 from grandrounds.analysis.watch.sources import Keys, NewPatients, Source, id_words, read_times
-from grandrounds.analysis.watch.state import Timeline, Waiting, WatchState
+from grandrounds.analysis.watch.state import WatchState
 from grandrounds.analysis.watch.status import STATED, build_status
-from grandrounds.analysis.watch.sums import Blocks, SumLayout, outcome_rows
-from grandrounds.analysis.watch.words import Place
-from grandrounds.core.arrays import Array, write_atomic
+from grandrounds.analysis.watch.tracker import Tracker
+from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, State
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
-POINT = 20
-"""Patients between two points of the timeline."""
 SITE_FILE = "site.toml"
 """File of a hospital's own folder, by which a watch in it is known."""
 _ROWS = 2000  # patients that are scored and explained at once
@@ -106,13 +101,10 @@ class SiteWatch:
         try:
             self._keys = Keys.at(folder)
             self._reference, digest = baseline.reference(folder)
-            observer = baseline.observer
-            columns = tuple(replace(c, middle=_median(baseline.patients.numbers.get(c.name))) for c in observer.columns)
-            self._layout = SumLayout(columns, observer.features)
-            self._narrator = self._make_narrator()
-            self._state, self._notes = self._open_state(digest)
-            self._detector = Detector(self._reference, State.from_arrays(self._state.detector, self._reference))
-            self._commit(self._state)
+            own = str(folder.parent) if (folder.parent / SITE_FILE).exists() else ""
+            self._tracker = Tracker.build(baseline, self._reference, self._keys, run=str(run.folder), folder=own)
+            state, self._notes = self._open_state(digest)
+            self._commit(state)
             self._record = None if signer is None else self._open_record(signer, digest)
             self._release_acknowledged()
             self._published: Mapping[str, Any] = self._publish(0)
@@ -182,42 +174,12 @@ class SiteWatch:
         """Call commands for open alarms that they have not taken, and return a sentence for each failure."""
         return [] if self._record is None or not hooks else notify(self._record, hooks)
 
-    def _make_narrator(self) -> Narrator:
-        baseline, observer = self.baseline, self.baseline.observer
-        place = Place(
-            str(self.run.folder),
-            baseline.site,
-            observer.score_name,
-            observer.event_name,
-            "log-odds" if observer.is_classification and observer.model.net.kernel != "forest" else "",
-            str(self.folder.parent) if (self.folder.parent / SITE_FILE).exists() else "",
-            observer.classes if observer.is_classification and not observer.is_binary else (),
-        )
-        known = ~np.isnan(baseline.patients.label)
-        labelled = observer.has_outcomes and bool(known.any())
-        rows = self._layout.rows(baseline.patients)
-        outcomes = self._outcome_rows(baseline.patients.risks[known], baseline.patients.label[known])
-        before = Window(rows.sum(axis=0), len(rows), outcomes.sum(axis=0))
-        return Narrator(place, self._layout, before, baseline.threshold, labelled)
-
-    def _outcome_rows(self, risks: Array, label: Array) -> Array:
-        threshold = self.baseline.threshold
-        return outcome_rows(main_score(risks), main_outcome(risks, label), 1.0 if threshold is None else threshold)
-
     def _open_state(self, digest: str) -> tuple[WatchState, tuple[str, ...]]:
         """Read the state, or begin anew; patients who were read before stay known."""
         found = WatchState.read(self.folder)
         if found is not None and (found.model, found.baseline) == (self.baseline.model, digest):
             return found, ()
-        width = self._layout.width + self._narrator.before.outcomes.shape[0]
-        fresh = WatchState(
-            self.baseline.model,
-            digest,
-            Blocks.empty(width),
-            Timeline.empty(len(self._reference.checks)),
-            State.start(self._reference).to_arrays(),
-            Waiting.empty(self.baseline.patients.risks.shape[1]),
-        )
+        fresh = self._tracker.start(digest)
         if found is None:
             return fresh, ()
         what = "model" if found.model != self.baseline.model else "baseline"
@@ -247,18 +209,11 @@ class SiteWatch:
         """Let the checks of alarms that a person acknowledged start afresh."""
         if self._record is None:
             return
-        done = {
-            f"{a.content['patient']} {a.content['check']}"
-            for a in self._record.alarms(patients=self._state.patients)
-            if a.state == ACKNOWLEDGED
-        }
-        mine = {f"{alarm['patient']} {alarm['check']}": alarm for alarm in self._state.alarms}
-        due = sorted((done & set(mine)) - set(self._state.released))
-        for key in due:
-            self._detector.release(_held_with(self._reference, mine[key]))
-        if due:
-            arrays = self._detector.state.to_arrays()
-            self._commit(replace(self._state, detector=arrays, released=[*self._state.released, *due]))
+        alarms = self._record.alarms(patients=self._state.patients)
+        done = [f"{a.content['patient']} {a.content['check']}" for a in alarms if a.state == ACKNOWLEDGED]
+        released = self._tracker.release(self._state, done)
+        if released is not self._state:
+            self._commit(released)
 
     def _read_batch(self, batch: NewPatients, columns: PatientColumns, progress: Progress | None) -> list[str]:
         """Read one table; every part of it is committed with its patients."""
@@ -276,12 +231,14 @@ class SiteWatch:
         for start in range(0, len(new), _ROWS):
             part = new[start : start + _ROWS]
             patients = observer.observe(rows.take(part), None if words is None else words[part])
-            self._add(patients, keys[part], times[part], _absent(rows, observer.columns), words is not None)
+            absent = _absent(rows, observer.columns)
+            self._commit(self._tracker.add(self._state, patients, keys[part], times[part], absent))
             if progress is not None:
                 progress(min(start + _ROWS, len(new)), len(new))
         old = np.setdiff1d(np.arange(len(rows)), new)
         if words is not None and len(old):
-            self._add_labels(keys[old], words[old], float(np.nanmax(times)) if np.isfinite(times).any() else math.nan)
+            newest = float(np.nanmax(times)) if np.isfinite(times).any() else math.nan
+            self._commit(self._tracker.add_labels(self._state, keys[old], words[old], newest))
         if not batch.in_memory:
             notes += self._compare_rows(batch, len(rows), len(new)) if ids is None else []
             files = {**self._state.files, batch.source: batch.sha256} if batch.sha256 else self._state.files
@@ -305,106 +262,6 @@ class SiteWatch:
             rows.column(given, flag="--label")
         return given if given is not None else "label" if schema is None else schema.label
 
-    def _add(self, patients: Patients, keys: Array, times: Array, absent: frozenset[str], wait: bool) -> None:
-        """Count new patients, in parts that end where a point of the timeline is due."""
-        observer = self.baseline.observer
-        rows = patients.to_rows(observer.columns, observer.features)
-        sums, known = self._layout.rows(patients), ~np.isnan(patients.label)
-        width = self._narrator.before.outcomes.shape[0]
-        outcomes = np.zeros((len(patients), width))
-        outcomes[known] = self._outcome_rows(patients.risks[known], patients.label[known])
-        state, first = self._state, self._state.patients
-        begin = 0
-        while begin < len(patients):
-            end = min(len(patients), begin + POINT - (first + begin) % POINT)
-            signals = self._detector.watch(rows.take(np.arange(begin, end)))
-            part = slice(begin, end)
-            numbers = first + 1 + np.arange(begin, end)
-            state = self._count_codes(state, patients, begin, end)
-            state = replace(
-                state,
-                patients=first + end,
-                blocks=state.blocks.add(np.concatenate([sums[part], outcomes[part]], axis=1), times[part]),
-                labelled=np.concatenate([state.labelled, numbers[known[part]]]),
-            )
-            for signal in signals:
-                at = min(max(signal.patient - first, 1), end) if not signal.check.labelled else end
-                window = self._window(state, signal, sums[:at], first)
-                exact = signal.since > first and not signal.check.labelled
-                began = float(times[signal.since - 1 - first]) if exact else None
-                state = self._raise(state, signal, window, float(times[end - 1]), absent, began=began)
-            if (first + end) % POINT == 0:
-                evidence = np.maximum(self._detector.levels(), -30.0)
-                state = replace(state, timeline=state.timeline.add(first + end, float(times[end - 1]), evidence))
-            begin = end
-        unknown = ~known & self._narrator.labelled
-        numbers = first + 1 + np.flatnonzero(unknown)
-        waiting = Waiting(keys[unknown], numbers, patients.risks[unknown]) if wait or self._narrator.labelled else None
-        self._commit(
-            replace(
-                state,
-                seen=np.union1d(state.seen, keys),
-                waiting=state.waiting if waiting is None else state.waiting.join(waiting),
-                detector=self._detector.state.to_arrays(),
-            )
-        )
-
-    def _window(self, state: WatchState, signal: Signal, sums: Array, first: int) -> Window:
-        """Return the sums since a change: exact where its patients are in memory, else by blocks.
-
-        Args:
-            state: The state with these patients.
-            signal: The signal.
-            sums: (n, width) contributions of the patients in memory up to the alarm.
-            first: Patients before them.
-        """
-        width = self._layout.width
-        since = signal.since
-        if signal.check.labelled:
-            since = int(state.labelled[min(signal.since, len(state.labelled)) - 1])
-        total, rows, _ = state.blocks.since(since)
-        inputs = total[:width]
-        if since > first and not signal.check.labelled:
-            part = sums[since - 1 - first :]
-            inputs, rows = part.sum(axis=0), len(part)
-        return Window(inputs, rows, total[width:])
-
-    def _raise(
-        self,
-        state: WatchState,
-        signal: Signal,
-        window: Window,
-        time: float,
-        absent: frozenset[str],
-        *,
-        began: float | None = None,
-    ) -> WatchState:
-        """Add an alarm to the state; `began` is the time of the change, where its patient is in memory."""
-        number = signal.since
-        if signal.check.labelled:
-            number = int(state.labelled[min(signal.since, len(state.labelled)) - 1])
-        alarm = self._narrator.write(
-            signal,
-            window,
-            time=time,
-            since_time=state.blocks.time_of(number) if began is None else began,
-            codes=state.shown_codes(signal.check.column),
-            absent=signal.check.column in absent,
-        )
-        return replace(state, alarms=[*state.alarms, alarm])
-
-    def _count_codes(self, state: WatchState, patients: Patients, begin: int, end: int) -> WatchState:
-        """Count codes that training did not have; a code is kept by its salted key until enough patients have it."""
-        for column, places in patients.unseen.items():
-            counts: dict[str, int] = {}
-            for place, word in places.items():
-                if begin <= place < end:
-                    counts[word] = counts.get(word, 0) + 1
-            if counts:
-                keys = {word: f"{int(key):016x}" for word, key in zip(counts, self._keys.of_ids(list(counts)), strict=True)}
-                state = state.add_codes(column, counts, keys)
-        return state
-
     def _read_labels(self, source: Source, columns: PatientColumns) -> list[str]:
         """Read outcomes of patients who were read earlier, by their id."""
         if columns.id is None:
@@ -421,41 +278,20 @@ class SiteWatch:
         assert words is not None
         keys = self._keys.of_ids(ids)
         unknown = int((~np.isin(keys, self._state.seen)).sum())
-        self._add_labels(keys, words, math.nan)
+        self._commit(self._tracker.add_labels(self._state, keys, words, math.nan))
         return [f"{source.name}: {unknown} ids are of no patient who was read"] if unknown else []
-
-    def _add_labels(self, keys: Array, words: Array, time: float) -> None:
-        """Add outcomes of patients who were waiting for theirs; others are left out."""
-        state, observer = self._state, self.baseline.observer
-        label = observer.number_labels(words)
-        usable = ~np.isnan(label)
-        label_by_key = dict(zip(keys[usable].tolist(), label[usable].tolist(), strict=True))
-        here = np.array([key in label_by_key for key in state.waiting.key.tolist()], bool)
-        if not here.any():
-            return
-        known = state.waiting.take(np.flatnonzero(here))
-        labels = np.array([label_by_key[key] for key in known.key.tolist()])
-        risks = known.risks[:, 0] if known.risks.shape[1] == 1 else known.risks
-        signals = self._detector.watch(Rows(score=risks, label=labels))
-        state = replace(
-            state,
-            waiting=state.waiting.take(np.flatnonzero(~here)),
-            labelled=np.concatenate([state.labelled, known.number]),
-            blocks=state.blocks.add_at(known.number, self._outcome_rows(known.risks, labels)),
-        )
-        for signal in signals:
-            state = self._raise(state, signal, self._window(state, signal, np.empty((0, 0)), state.patients), time, frozenset())
-        self._commit(replace(state, detector=self._detector.state.to_arrays()))
 
     def _commit(self, state: WatchState) -> None:
         """Write the state in one rename; from then on its patients are counted."""
-        self._state = state
         self._data = state.write(self.folder)
+        self._state = state
 
     def _publish(self, new: int) -> Mapping[str, Any]:
         """Record the reading, then write watch.json and alarms.json; repeat what a crash interrupted."""
         state = self._state
-        status = build_status(self.run, self.baseline, self._reference, self._narrator, state, self._detector.levels())
+        status = build_status(
+            self.run, self.baseline, self._reference, self._tracker.narrator, state, self._tracker.levels(state)
+        )
         alarms = self._name_alarms(status, new)
         content = {**status, "alarms": alarms}
         write_atomic(self.folder / ALARMS, _json({"schema": 1, "alarms": alarms}))
@@ -530,17 +366,6 @@ def read_label_table(run: Run, source: Source) -> Table:
     if not isinstance(rows, Table):
         raise BadInput(f"{source.name} has images, not outcomes: give a table with ids and labels", code="wrong-data-kind")
     return rows
-
-
-def _median(values: Array | None) -> float:
-    known = np.empty(0) if values is None else values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else math.nan
-
-
-def _held_with(reference: Reference, alarm: Mapping[str, Any]) -> list[str]:
-    """List the checks that are quiet since an alarm: those of its column, or of its kind."""
-    column, kind = alarm["column"], alarm["kind"]
-    return [c.name for c in reference.checks if c.column == column and (column or c.kind == kind)]
 
 
 def _absent(rows: Any, columns: Sequence[Any]) -> frozenset[str]:

@@ -17,7 +17,7 @@ Z_95 = 1.959964
 WORSE, NOT_WORSE, UNKNOWN = "worse", "no clear loss", "unknown"
 """Verdicts on the model's figures after a change."""
 IMAGE_ACTIONS = ["Check the camera or scanner, its settings, and how images are exported."]
-"""What to check where images look different."""
+"""Suggestions where images look different."""
 LEAST_LABELLED, LEAST_EVENTS = 10, 3
 """Labelled patients since a change, and events and others among them, from which on the model's figures are compared."""
 
