@@ -12,6 +12,7 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from grandrounds.methods.personal.site import FILE
 from grandrounds.report.deployed import describe_harm, read_deployed
+from grandrounds.runs.personal_models import undo_recalibrated, write_recalibrated
 from grandrounds.runs.run import Run
 from tests.console.conftest import Signed, known_users
 from tests.engine.hospitals import Hospitals
@@ -75,3 +76,24 @@ def test_a_case_is_explained_by_the_model_that_the_hospital_deploys(home):
 def test_another_hospitals_model_is_refused(home):
     with refused("wrong-site", match="the model of a"):
         SiteCases(RunIndex(home / "runs"), "b", data=str(home / "b.csv"), personal=home / "state" / "a").open("own")
+
+
+def test_a_running_console_uses_a_recalibrated_model_at_once(home):
+    """The site's folder gets another model while pages are open: risks and the model's hash are those of the new file."""
+    cases = SiteCases(RunIndex(home / "runs"), "b", data=str(home / "b.csv"), personal=home / "state" / "b")
+    before = cases.open("own")
+    first, old = {line.case: line.risk for line in before.scores.lines}, before.model_hash
+    run = Run(home / "runs" / "own")
+    run.use_personal(home / "state" / "b")
+    model, own = run.model_for("b"), run.personal_file("b")
+    facts = {"site": "b", "common_sha256": own.common, "base": own.choice, "time": "2026-11-18", "by": "A. Smith"}
+    theta = model.net.with_platt(model.theta, slope=1.0, intercept=2.0)
+    file = write_recalibrated(own.path.parent, theta, facts)
+    try:
+        after = cases.open("own")
+        assert all(line.risk > first[line.case] for line in after.scores.lines)
+        assert after.model_hash == hashlib.sha256(file.path.read_bytes()).hexdigest() != old
+        assert "recalibrated on 2026-11-18" in after.explain(1).model_owner
+    finally:
+        undo_recalibrated(own.path.parent).unlink()
+    assert cases.open("own").model_hash == own.sha256

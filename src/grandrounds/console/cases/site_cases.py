@@ -13,6 +13,7 @@ from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES
 from grandrounds.methods.baselines import POOL
+from grandrounds.runs.personal_models import RECALIBRATED
 from grandrounds.runs.run import Run
 from grandrounds.runs.withdrawal import MARK
 
@@ -86,7 +87,8 @@ class SiteCases:
             NotFound: There is no such run, or it has no model or no such site.
             Unreadable: Its files are damaged.
         """
-        stamp = (self._run_index.get(name).stamp(), self._stamp())
+        entry = self._run_index.get(name)
+        stamp = (entry.stamp(), self._stamp(), self._list_recalibrations(entry))
         cached = self._get_cached(name, stamp)
         if cached is not None:
             return cached
@@ -101,6 +103,12 @@ class SiteCases:
                 while len(self._patients) > CACHED_RUNS:
                     self._patients.popitem(last=False)
             return patients
+
+    def _list_recalibrations(self, entry: RunEntry) -> tuple[str, ...]:
+        """List the files of this site's recalibrations: a new one, or one that is undone, changes the model."""
+        places = (entry.folder / "at_sites" / self.site, *(() if self._personal is None else (self._personal,)))
+        files = (path for place in places if place.is_dir() for path in place.rglob(f"{RECALIBRATED}-*.safetensors"))
+        return tuple(sorted(map(str, files)))
 
     def _get_cached(self, name: str, stamp: object) -> Patients | None:
         with self._turn:
