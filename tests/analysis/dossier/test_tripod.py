@@ -193,6 +193,26 @@ def test_heterogeneity_across_hospitals_by_hand(evidence):
     assert "fewer than 10 test rows" not in said
 
 
+def test_many_sites_are_shown_as_ranges(evidence):
+    names = [f"site {k:02d}" for k in range(81)]
+    rows = {name: {"train": 100 + k, "val": 20, "test": 30} for k, name in enumerate(names)}
+    ends = {"auroc_low": 0.5, "auroc_high": 0.95}
+    per_site = {name: {"count": 30.0, "events": 12.0, "auroc": 0.6 + k / 400, **ends} for k, name in enumerate(names)}
+    document = tripod.build(Facts(change(evidence, "summary.json", rows=rows, per_site=per_site)))
+    sites = figures(find(document, "21"), "Rows of 81 sites")
+    assert sites["training rows"] == ["81", "100", "120", "140", "160", "180"]
+    assert figures(find(document, "23b"), "Performance over 81 sites")["AUROC"] == [
+        "81",
+        "0.60",
+        "0.65",
+        "0.70",
+        "0.75",
+        "0.80",
+    ]
+    assert "Over 81 sites the mean AUROC is" in text(find(document, "23b"))
+    assert "site 11 and 69 more" in text(find(document, "6a"))
+
+
 def test_few_events_of_sites_are_named(evidence):
     site = {"count": 40.0, "events": 4.0, "auroc": 0.8, "auroc_low": 0.6, "auroc_high": 1.0}
     said = text(find(tripod.build(Facts(change(evidence, "summary.json", per_site=dict.fromkeys("abc", site)))), "23b"))

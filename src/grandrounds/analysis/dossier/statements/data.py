@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from grandrounds.analysis.dossier.evidence import PLAN, PRIVACY, SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
@@ -27,7 +29,7 @@ PARTS = {"train": "training", "val": "validation", "test": "test"}
 SCORED = {"train": "training", "val": "validation", "test": "final"}
 """Parts of the rows, and the key of their figures in summary.json."""
 MOST_SITES = 60
-"""Sites that a table shows; above, it shows totals."""
+"""Sites that a table shows one by one; above, it shows their range."""
 NAMED = 12
 """Names that a sentence lists."""
 
@@ -122,13 +124,38 @@ def state_unit(facts: Facts) -> Statement:
     )
 
 
+def tabulate_range(
+    facts: Facts, title: str, figures: Mapping[str, Sequence[float]], source: Value, *, show: str
+) -> Table:
+    """Tabulate the range of figures over many sites.
+
+    Args:
+        facts: The facts.
+        title: Title of the table.
+        figures: Name -> the figure of each site that has it, one at least.
+        source: The figures' source.
+        show: Form of a figure.
+
+    Returns:
+        A table with number of sites, smallest figure, quartiles and largest.
+    """
+    rows: list[tuple[str | Value, ...]] = []
+    for name, values in figures.items():
+        cells = np.quantile(np.asarray(values, float), [0, 0.25, 0.5, 0.75, 1]).tolist()
+        number = facts.derive(len(values), "sites with this figure", source)
+        rows.append((name, number, *(facts.derive(q, "quantile over sites", source, show=show) for q in cells)))
+    return Table(
+        title, ("figure", "sites", "smallest", "first quartile", "median", "third quartile", "largest"), tuple(rows)
+    )
+
+
 def tabulate_sites(facts: Facts) -> Table:
     """Tabulate the rows of each site by part, with the events among test rows."""
     rows = site_rows(facts)
     if len(rows) > MOST_SITES:
-        raise MissingFact(
-            f"a table of {len(rows):,} sites is too long for this document; summary.json has it under rows"
-        )
+        source = facts.value(SUMMARY, "rows")
+        ranges = {f"{name} rows": [float(r.get(part, 0)) for r in rows.values()] for part, name in PARTS.items()}
+        return tabulate_range(facts, f"Rows of {len(rows):,} sites", ranges, source, show=",.0f")
     counted = counts_events(facts) and trains_model(facts)
     body: list[tuple[str | Value, ...]] = []
     for site in rows:
@@ -309,7 +336,9 @@ def state_partition(facts: Facts) -> Iterator[Statement]:
             test=facts.value(PLAN, "split", "test", show=".0%"),
         )
     if official and reads_images(facts):
-        yield say("Official test images of the data set, if any, are the test rows.", facts.source(PLAN, "split", "official"))
+        yield say(
+            "Official test images of the data set, if any, are the test rows.", facts.source(PLAN, "split", "official")
+        )
     if scheme != "within":
         rows, source = site_rows(facts), facts.value(SUMMARY, "rows")
         unseen = [site for site, r in rows.items() if r.get("test", 0) and not r.get("train", 0)]

@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
-from grandrounds.analysis.dossier.statements.data import MOST_SITES, list_names
+from grandrounds.analysis.dossier.statements.data import MOST_SITES, list_names, tabulate_range
 from grandrounds.analysis.dossier.statements.performance import NO_TEST, read_interval
 from grandrounds.analysis.dossier.statements.run_kind import classifies, has_event, has_test_rows, task_of
 from grandrounds.core.outcome import SURVIVAL
@@ -29,10 +29,6 @@ def tabulate_per_site(facts: Facts) -> Table:
     sites = [site for site, figures in per_site.items() if is_defined(figures.get("count")) and figures["count"] > 0]
     if not sites:
         raise MissingFact("the run has no figures of single sites")
-    if len(sites) > MOST_SITES:
-        raise MissingFact(
-            f"a table of {len(sites):,} sites is too long for this document; summary.json has it under per_site"
-        )
     task = task_of(facts)
     first = (
         _SITE_METRICS
@@ -42,6 +38,10 @@ def tabulate_per_site(facts: Facts) -> Table:
         else shown_in(Place.CARD, task)
     )
     metrics = [m for m in first if m not in ("count", "events") and any(is_defined(per_site[s].get(m)) for s in sites)]
+    if len(sites) > MOST_SITES:
+        ranges = {metric_label(m): [float(per_site[s][m]) for s in sites if is_defined(per_site[s].get(m))] for m in metrics}
+        title = f"Performance over {len(sites):,} sites"
+        return tabulate_range(facts, title, ranges, facts.value(SUMMARY, "per_site"), show=".2f")
     counted = has_event(facts) or task == SURVIVAL
     rows: list[tuple[str | Value, ...]] = []
     for site in sites:
