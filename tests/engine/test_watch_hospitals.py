@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.errors import RunFailed
-from grandrounds.data.new_patients import NewPatients
+from grandrounds.data.new_patients import NewPatients, read_new_patients
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
+from grandrounds.keeper.codes import FEW_NEW_PATIENTS, Refusal
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods.watch.server import COUNTS
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.runs.watched import watch_values
@@ -21,7 +24,7 @@ from tests.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK, Hospitals
 from tests.engine.memory_transport import MemoryTransport
 from tests.engine.test_hospitals import over_flower
-from tests.support import patients, refused
+from tests.support import dataset, patients, refused
 
 SIZES = [120, 110, 130, 100]
 TRUSTING = Policy.parse('[secure]\npeers = "told"\n')
@@ -82,6 +85,27 @@ def test_a_site_charges_its_own_budget_and_adds_its_own_noise(held, tmp_path):
 def test_a_hospital_without_new_patients_refuses(held, tmp_path):
     with refused("setup-incomplete", match="no-new-patients", kind=RunFailed):
         deployed(held, tmp_path, without="b")
+
+
+def test_two_watches_that_differ_by_few_patients_are_refused(held, tmp_path):
+    """Their difference would be those patients, also of secure sums."""
+    table, _, fresh = held
+    data = dataset(table).schema
+    admit = EarlierWatches(tmp_path / "watched.json").admit
+    new = read_new_patients(fresh["a"], data)
+    admit(new, smallest=5)
+    admit(new, smallest=5)
+    for more in (1, 4):
+        with pytest.raises(Refusal) as caught:
+            admit(new.take(np.arange(len(new) - more)), smallest=5)
+        assert caught.value.code == FEW_NEW_PATIENTS
+    admit(new.take(np.arange(len(new) - 5)), smallest=5)
+    with pytest.raises(Refusal):
+        admit(new.take(np.arange(len(new) - 7)), smallest=5)
+    assert len(json.loads((tmp_path / "watched.json").read_bytes())) == 2
+    (tmp_path / "watched.json").write_text("[1")
+    with refused("damaged-file"):
+        admit(new, smallest=5)
 
 
 def test_a_hospital_names_its_new_patients_in_its_site_configuration(tmp_path):

@@ -40,6 +40,9 @@ SCHEMA = "schema"
 NO_NEW_PATIENTS = "no-new-patients"
 """A watch asks for new patients, and the site names no table of them ([watch] table in site.toml)."""
 
+FEW_NEW_PATIENTS = "few-new-patients"
+"""The new patients differ from those of an earlier watch by so few rows that the difference of the sums would tell them."""
+
 BUDGET = "budget-spent"
 """The site budget does not cover it."""
 

@@ -25,6 +25,8 @@ from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import NO_NEW_PATIENTS, OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.store import Opening, Store
+from grandrounds.keeper.watched import FILE as WATCHED
+from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods import SITE_PLUGINS, is_variant_of
 from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
@@ -78,6 +80,9 @@ class SiteRun:
         stack = build_stack(self.plan, rows, name=me.name, role=opening.role, task=opening.task)
         if is_variant_of(self.plan.method.name, "watch"):
             stack = _add_new_patients(stack, new)
+            if self.plan.privacy.epsilon is None and access.split is not None:
+                watches = EarlierWatches(access.split.with_name(WATCHED))
+                watches.admit(stack.new[0], smallest=access.policy.cells.smallest)
         e = self.plan.engine
         self.host = SiteHost(
             stack,
