@@ -220,7 +220,8 @@ def state_secure(facts: Facts) -> Statement:
     secure = facts.source(PLAN, "privacy", "secure")
     if is_secure(facts):
         return say(
-            "Secure aggregation hid single models and counts from the server, which saw sums. A sum has no guarantee by itself.",
+            "Secure aggregation hid models, sums and score counts of single sites from the server. "
+            "A sum has no guarantee by itself.",
             secure,
         )
     return say("Secure aggregation was not used: the server saw the answer of each site.", secure)
