@@ -15,6 +15,7 @@ from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.site_personal import personal_at
 from grandrounds.analysis.recalibration.recalibrate import hash_model, recalibrate, undo_recalibration
 from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.analysis.watch.site_watch import open_watch
 from grandrounds.core.arrays import load, save
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.table import Table
@@ -65,7 +66,7 @@ def logits(run: gr.Run, site: str | None, rows: Table) -> np.ndarray:
     return run.model_for(site).score_labelled(rows)[0]
 
 
-@pytest.mark.parametrize("kind", ["logistic", "personal", "trees", slow("mlp"), slow("gam"), slow("local")])
+@pytest.mark.parametrize("kind", ["logistic", "personal", "gam", slow("mlp"), slow("trees"), slow("local")])
 def test_every_kind_of_model_has_the_line_in_its_own_file(kind, runs, tmp_path):
     """Twice: the second recalibration composes with the first; and the run's own files stay, bit by bit."""
     shutil.copytree(runs(kind), tmp_path / "run")
@@ -284,3 +285,20 @@ def test_a_net_of_images_is_recalibrated(tmp_path):
     done = recalibrate(run, "b", later)
     assert done.update.kind != "none"
     np.testing.assert_allclose(logits(run, "b", later), done.line.slope * first + done.line.intercept, atol=1e-4)
+
+
+def test_a_watch_that_starts_after_a_recalibration_continues_its_record(runs, tmp_path):
+    shutil.copytree(runs("logistic"), tmp_path / "run")
+    run = gr.load_run(tmp_path / "run")
+    done = gr.recalibrate(run, "b", recent(), by="A. Smith")
+    with open_watch(run, "b", data=patients(SIZES)) as watch:
+        assert watch.status["model"] == done.model_after
+    undo_recalibration(run, "b")
+    with open_watch(run, "b", data=patients(SIZES)) as watch:
+        assert watch.status["model"] == done.model_before
+    folder = run.folder / "at_sites" / "b" / "watch"
+    with WatchRecord.open(folder) as record:
+        starts = [e for e in record.entries if e["kind"] == "watch-start"]
+    assert [bool(e["rates"]) for e in starts] == [False, True, True]
+    assert [e["model"] for e in starts] == [done.model_before, done.model_after, done.model_before]
+    assert rounds("audit", "verify", folder).returncode == 0
