@@ -255,7 +255,11 @@ class Run:
         return PersonalFile.read(path) if inside and path is not None else None
 
     def site_folder(self, site: str) -> Path:
-        """Return the folder of a site's own files: in the run folder, or where `use_personal` or `use_site_folder` set it."""
+        """Return the folder of a site's own files: in the run folder, or where `use_personal` or `use_site_folder` set it.
+
+        Args:
+            site: The site's name.
+        """
         used = self._personal_files.get(site, self._files.at_sites / site)
         return used.parent if used.is_file() else used
 
