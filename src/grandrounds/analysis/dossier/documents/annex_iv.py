@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.analysis.dossier.document import Document, note
-from grandrounds.analysis.dossier.documents.applicability import exclude_statistics, only
+from grandrounds.analysis.dossier.documents.applicability import exclude_statistics, only, reads_table
 from grandrounds.analysis.dossier.documents.form import Field, fill_form, warn_reader
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statements import (
@@ -88,7 +88,8 @@ _DEVELOPMENT = (
     Field(
         "2(d)", "Data", "data sets, provenance, scope, selection, labelling, cleaning",
         (data.state_data_set, data.state_sites, data.state_site_origin, data.state_rows, data.state_unit, data.tabulate_sites,
-         predictors.state_columns, predictors.state_missing, predictors.state_encoding, predictors.state_quality),
+         predictors.state_columns, only(reads_table, predictors.state_missing), predictors.state_encoding,
+         predictors.state_quality),
         questions=("reference-standard", "data-subjects"),
     ),
     Field(
@@ -139,7 +140,7 @@ _CONTROL = (
     ),
     Field(
         "3.4", "Input data", "specification of inputs",
-        (predictors.state_columns, predictors.tabulate_columns, predictors.state_poor_inputs),
+        (predictors.state_columns, only(reads_table, predictors.tabulate_columns), predictors.state_poor_inputs),
         exclude=exclude_statistics,
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from grandrounds.analysis.dossier.document import Content, Saying
 from grandrounds.analysis.dossier.evidence import SUMMARY
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import Statement, Table, say
-from grandrounds.analysis.dossier.statements.run_kind import trains_model
+from grandrounds.analysis.dossier.statements.run_kind import reads_images, trains_model
 
 
 def only(applies: Callable[[Facts], bool], saying: Saying) -> Saying:
@@ -30,6 +30,11 @@ def only(applies: Callable[[Facts], bool], saying: Saying) -> Saying:
             yield from [made] if isinstance(made, Statement | Table) else made
 
     return state
+
+
+def reads_table(facts: Facts) -> bool:
+    """Tell whether the model reads columns of a table, not images."""
+    return not reads_images(facts)
 
 
 def exclude_statistics(facts: Facts) -> Statement | None:

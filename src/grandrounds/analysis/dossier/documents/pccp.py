@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.analysis.dossier.document import Document, note
-from grandrounds.analysis.dossier.documents.applicability import exclude_statistics, only
+from grandrounds.analysis.dossier.documents.applicability import exclude_statistics, only, reads_table
 from grandrounds.analysis.dossier.documents.form import Field, fill_form, warn_reader
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statements import (
@@ -53,7 +53,7 @@ _MODIFICATIONS = (
 _PROTOCOL = (
     Field(
         "2.1", "Data management", "sources, quality, reference standard, separation of training and test data",
-        (data.state_partition, data.state_rows, predictors.state_missing, predictors.state_encoding),
+        (data.state_partition, data.state_rows, only(reads_table, predictors.state_missing), predictors.state_encoding),
         questions=("pccp-data", "reference-standard"),
     ),
     Field(
