@@ -22,7 +22,7 @@ from grandrounds.core.errors import GrandRoundsError
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import run as run_experiment
 
-DP_SGD = ("privacy.mechanism=dp-sgd", "privacy.epsilon=3")
+DP_SGD = ("privacy.mechanism=dp-sgd", "privacy.epsilon=3", "evaluation.threshold=half")
 GLM = ("method.name=glm", "method.exact.ridge=0.1", "method.exact.intercept=common")
 KINDS: dict[str, tuple[str, ...]] = {
     "logistic": (),
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "trees, secure": ("model.name=trees", "privacy.secure=true"),
     "ebm, pooled": ("model.name=ebm", "method.name=pooled"),
     "gam": ("model.name=gam",),
-    "gam, epsilon 3": ("model.name=gam", "privacy.epsilon=3"),
+    "gam, epsilon 3": ("model.name=gam", "privacy.epsilon=3", "evaluation.threshold=half"),
     "card": ("model.name=card",),
 }
 """Settings that are laid over the recipe of the data set."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,21 +100,27 @@ def _attack_withdrawn(run: Run) -> list[str]:
 def _run_attacks(
     run: Run, shadows: int, jobs: int, only: tuple[str, ...], sensitive: tuple[str, ...], *, quiet: bool
 ) -> Evidence:
-    """Make the attacks, with a bar that names the part that runs."""
+    """Make the attacks; a bar counts shadow runs, and a line names the attack that runs."""
+    from rich.text import Text
+
     from grandrounds.analysis.attacks.evidence import collect_evidence
     from grandrounds.cli.screen import runs_bar
+    from grandrounds.cli.terminal import Terminal
 
-    with runs_bar(quiet=quiet) as bar:
-        task = bar.add_task("", total=shadows or None, visible=bool(shadows))
-        return collect_evidence(
-            run,
-            only=only,
-            shadows=shadows,
-            jobs=jobs,
-            sensitive=sensitive,
-            ended=lambda name: bar.update(task, advance=1, description=name),
-            progress=lambda attack, part: bar.update(task, description=f"{attack} {part}"[:60].strip()),
-        )
+    make = partial(collect_evidence, run, only=only, sensitive=sensitive)
+    if shadows:
+        with runs_bar(quiet=quiet) as bar:
+            task = bar.add_task("", total=shadows)
+            return make(
+                shadows=shadows,
+                jobs=jobs,
+                ended=lambda name: bar.update(task, advance=1, description=name),
+                progress=lambda attack, part: bar.update(task, description=f"{attack} {part}"[:60].strip()),
+            )
+    if quiet:
+        return make()
+    with Terminal(stderr=True).status("attacks") as status:
+        return make(progress=lambda attack, part: status.update(Text(f"{attack} {part}"[:80].strip())))
 
 
 def _show(evidence: Evidence) -> None:

@@ -200,7 +200,7 @@ def list_columns(query: ModelQuery, data: Dataset) -> list[HiddenColumn]:
 def _attack_column(
     query: ModelQuery, data: Dataset, column: HiddenColumn, member: Array, indicators: Mapping[str, Array], tests: int
 ) -> AttributeAttack:
-    fits = np.stack([query.log_likelihood(column.fill(data, v)) for v in range(len(column.stands))], axis=1)
+    fits = query.log_likelihoods([column.fill(data, v) for v in range(len(column.stands))])
     seen = column.number >= 0
     share = np.bincount(column.number[seen], minlength=len(column.stands)) / seen.sum()
     right = guess_values(share, fits) == column.number

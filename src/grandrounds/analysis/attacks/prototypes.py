@@ -1,7 +1,7 @@
 """Model inversion: the most typical input of each class is rebuilt from the model, and compared with patients.
 
-The attacker of Fredrikson et al. (2015) looks for the input with the largest probability of a class. For tables the search goes
-column by column through agreed values and prefers common ones; for images it climbs the gradient from a grey image. A prototype
+The attacker of Fredrikson et al. (2015) looks for the input with the largest probability of a class. For tables the search tries
+agreed values of every column and prefers common ones; for images it climbs the gradient from a grey image. A prototype
 shows what a class looks like in general, and is a leak only if training patients lie closer to it than other patients do.
 """
 
@@ -27,7 +27,9 @@ from grandrounds.site.evaluate import score
 NAME = "model inversion"
 _STEPS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
 """Values of a number that are tried, in standard deviations."""
-_PASSES = 3
+_PASSES = 12
+_GAIN = 1e-9
+"""Smallest gain in log-probability of a change."""
 _CLIMBS, _RATE = 60, 0.05
 _MOST_ROWS = 2000
 
@@ -153,31 +155,51 @@ def _spreads(attacked: AttackedRun, encoding: Encoding) -> dict[str, tuple[float
 def _invert_table(
     model: TrainedModel, encoding: Encoding, spreads: Mapping[str, tuple[float, float]]
 ) -> tuple[Array, dict[str, dict[str, str]]]:
-    """Search each class's prototype column by column, from an average patient."""
-    blocks = _column_inputs(encoding, spreads)
+    """Search each class's prototype from an average patient: the best value of every column, until nothing improves."""
+    blocks = list(_column_inputs(encoding, spreads).items())
+    owner = np.repeat(np.arange(len(blocks)), [len(choices) for _, (_, choices) in blocks])
+    number = np.concatenate([np.arange(len(choices)) for _, (_, choices) in blocks])
+    prior = [np.array([weight for _, weight, _ in choices]) for _, (_, choices) in blocks]
     width = len(encoding.features) - len(encoding.product_places)
+
+    def build(chosen: Array) -> Array:
+        x = np.zeros(width)
+        for (_, (places, choices)), k in zip(blocks, chosen.tolist(), strict=True):
+            x[places] = choices[k][0]
+        return x
+
+    def value(tried: Array, weights: Array, c: int) -> Array:
+        p = _probabilities(model, _with_products(encoding, tried))[:, c]
+        gain: Array = np.log(np.maximum(p, 1e-300)) + weights
+        return gain
+
     found, values = [], {}
     for c, word in enumerate(encoding.classes):
-        x, told = np.zeros(width), {}
-        for places, choices in blocks.values():
-            x[places] = choices[0][0]
+        chosen = np.zeros(len(blocks), np.int64)
+        best = float(value(build(chosen)[None], np.zeros(1), c)[0])
         for _ in range(_PASSES):
-            before = x.copy()
-            for name, (places, choices) in blocks.items():
-                tried = np.repeat(x[None], len(choices), axis=0)
-                tried[:, places] = np.stack([inputs for inputs, _, _ in choices])
-                p = _probabilities(model, _with_products(encoding, tried))[:, c]
-                gain = np.log(np.maximum(p, 1e-300)) + np.array([weight for _, weight, _ in choices])
-                best = int(gain.argmax()) if gain.max() > gain[0] + 1e-9 else 0
-                x[places] = choices[best][0]
-                if best:
-                    told[name] = choices[best][2]
-                else:
-                    told.pop(name, None)
-            if (x == before).all():
+            tried = np.repeat(build(chosen)[None], len(owner), axis=0)
+            weights = np.full(len(owner), sum(w[k] for w, k in zip(prior, chosen, strict=True)))
+            for row, (j, k) in enumerate(zip(owner.tolist(), number.tolist(), strict=True)):
+                places, choices = blocks[j][1]
+                tried[row, places] = choices[k][0]
+                weights[row] += prior[j][k] - prior[j][chosen[j]]
+            gains = value(tried, weights, c)
+            single, together = chosen.copy(), chosen.copy()
+            top = int(gains.argmax())
+            single[owner[top]] = number[top]
+            for j in range(len(blocks)):
+                mine = np.flatnonzero(owner == j)
+                k = mine[gains[mine].argmax()]
+                together[j] = number[k] if gains[k] > best + _GAIN else chosen[j]
+            options = np.stack([single, together])
+            totals = [sum(w[k] for w, k in zip(prior, option, strict=True)) for option in options]
+            reached = value(np.stack([build(option) for option in options]), np.array(totals), c)
+            if reached.max() <= best + _GAIN:
                 break
-        found.append(_with_products(encoding, x[None])[0])
-        values[str(word)] = told
+            chosen, best = options[int(reached.argmax())], float(reached.max())
+        found.append(_with_products(encoding, build(chosen)[None])[0])
+        values[str(word)] = {name: choices[k][2] for (name, (_, choices)), k in zip(blocks, chosen.tolist(), strict=True) if k}
     return np.stack(found), values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,25 +75,32 @@ class ModelQuery:
 
     def outputs(self, data: Holdings) -> Array:
         """Compute the outputs (n, C) of each row's model for these rows, which replace those of the query."""
-        out: Array | None = None
+        return self._outputs([data])[0]
+
+    def _outputs(self, variants: Sequence[Holdings]) -> list[Array]:
+        """Compute the outputs of several variants of the rows; models score them all at once."""
+        out: list[Array] = []
         for model, mine, _ in self.models:
-            z = np.asarray(score(model.net, model.theta, _encode(model, data if mine.all() else data.take(mine))), float)
-            out = np.full((len(data), z.shape[1]), np.nan) if out is None else out
-            out[mine] = z
-        assert out is not None
+            x = [_encode(model, data if mine.all() else data.take(mine)) for data in variants]
+            z = np.asarray(score(model.net, model.theta, np.concatenate(x)), float).reshape(len(variants), int(mine.sum()), -1)
+            out = out or [np.full((len(data), z.shape[2]), np.nan) for data in variants]
+            for filled, part in zip(out, z, strict=True):
+                filled[mine] = part
         return out
 
-    def log_likelihood(self, data: Holdings) -> Array:
-        """Compute the log-likelihood (n,) of each row's own outcome under its model, for changed rows.
+    def log_likelihoods(self, variants: Sequence[Holdings]) -> Array:
+        """Compute the log-likelihood (n, V) of each row's own outcome under its model, for changed rows.
 
         Args:
-            data: The rows of the query with other values in some column.
+            variants: The rows of the query, each time with another value in some column.
 
         Returns:
             Of classes log p; of numbers and counts the Gaussian and Poisson log-density up to a constant; of survival that of
             the event and the follow-up time at the hazard of an average patient.
         """
-        z = self.outputs(data)
+        return np.stack([self._log_likelihood(z) for z in self._outputs(variants)], axis=1)
+
+    def _log_likelihood(self, z: Array) -> Array:
         outcome = outcome_of(self.model.encoding)
         if outcome is None:
             out = np.empty(len(z))
