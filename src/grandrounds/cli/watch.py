@@ -380,7 +380,7 @@ def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:
 
     rate, reference = status["rate"]["alarms_per_5000"], status["reference"]
     title = f"{status['patients']:,} patients since the start, against {reference['source']}"
-    caption = f"level: log evidence, an alarm at 0; false alarms of all checks: at most {rate:g} in 5,000 patients"
+    caption = f"level: log evidence, an alarm at 0; false alarms of all checks: at most {rate:g} in 5,000 patients, by resampling"
     view = Table(title=title, caption=caption)
     for column in ("checks", "number", "status", "closest to an alarm", "level"):
         view.add_column(column, justify="right" if column in ("number", "level") else "left")

@@ -80,7 +80,7 @@ def test_patients_like_the_reference_raise_no_alarm(run, new, folder):
         assert watch.read(Source(new)).new == 0, "the same patients are not counted again"
     status = json.loads((folder / STATUS).read_text())
     assert status == result.status | {"timeline": status["timeline"]} and status["patients"] == 240
-    assert sum(c["rate"] for c in status["checks"]) <= 1 / status["rate"]["threshold"] + 1e-12
+    assert 5000 * sum(c["rate"] for c in status["checks"]) == pytest.approx(status["rate"]["bound_per_5000"])
     assert {"missing values", "scores", "explanations", "outcomes"} <= {c["group"] for c in status["checks"]}
     age = next(c for c in status["checks"] if c["name"] == "shift up: age")
     assert age["current"] == pytest.approx(new["age"][-100:].mean(), rel=1e-9) and age["text"] == "age: higher"

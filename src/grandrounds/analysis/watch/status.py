@@ -81,7 +81,12 @@ def build_status(
         "labelled": len(state.labelled),
         "waiting": len(state.waiting),
         "reference": {"rows": len(baseline.patients), "patients": baseline.count, "source": baseline.source},
-        "rate": {"alarms_per_5000": STATED, "aim": AIM * 5000 / PATIENTS, "threshold": reference.limit},
+        "rate": {
+            "alarms_per_5000": STATED,
+            "aim": AIM * 5000 / PATIENTS,
+            "bound_per_5000": 5000 * sum(check.share for check in reference.checks) / reference.limit,
+            "threshold": reference.limit,
+        },
         "watched": [*baseline.observer.watched, f"privacy: the watch stays in this folder{private}"],
         "checks": checks,
         "timeline": _timeline(reference, state, levels),
