@@ -138,7 +138,7 @@ class WatchRecord:
     def entries(self) -> Sequence[Content]:
         """All entries in order, with those that another process added since."""
         if len(self._ledger) != len(self._entries):
-            self._entries = list(self._ledger.entries())
+            self._entries += [entry.content for entry in self._ledger.book().entries[len(self._entries) :]]
         return self._entries
 
     @property

@@ -1,0 +1,31 @@
+"""The health page of a site serves the metrics of its watch beside its own."""
+
+from __future__ import annotations
+
+import urllib.request
+from types import SimpleNamespace
+
+from grandrounds.keeper.runtime.health import Health
+from grandrounds.keeper.runtime.site import Site
+from tests.analysis.watch.records import alarmed
+from tests.analysis.watch.test_metrics import labels, parse
+
+
+def test_the_health_page_of_a_site_has_the_metrics_of_its_watch(tmp_path):
+    alarmed(tmp_path / "watch")
+    budget = SimpleNamespace(spent=lambda: 0.5, budget=lambda: SimpleNamespace(epsilon=3.0))
+    site = SimpleNamespace(
+        folder=SimpleNamespace(path=tmp_path, budget=lambda: budget),
+        log=SimpleNamespace(metrics=lambda: {"grandrounds_work_seconds_total": ("counter", "Seconds.", {"": 1763438776.25})}),
+        supervisor=SimpleNamespace(restarts=1),
+        _connected=True,
+    )
+    page = Health(0, faults=list, metrics=lambda: Site._metrics(site))
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics") as answer:
+            found = parse(answer.read().decode())
+    finally:
+        page.close()
+    assert found["grandrounds_watch_open_alarms"] == {labels(): 1}
+    assert found["grandrounds_epsilon_spent"] == {frozenset(): 0.5}
+    assert found["grandrounds_work_seconds_total"] == {frozenset(): 1763438776.25}, "all digits of a time"
