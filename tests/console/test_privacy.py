@@ -246,3 +246,27 @@ def test_the_page_is_drawn_in_a_browser(chromium, root):
         window.page.get_by_role("heading", name="No formal guarantee").wait_for()
         assert window.wrong == []
     context.close()
+
+
+def test_attribute_inference_and_reconstruction_are_shown_with_what_was_not_tried(bent):
+    folder, client = bent
+    held = json.loads((folder / "attacks.json").read_text())
+    guess = {"column": "<i>sex", "kind": "category", "values": 2, "members": 90, "nonmembers": 40, "accuracy_members": 0.75}
+    guess |= {"accuracy_nonmembers": 0.5, "advantage": 0.25, "low": 0.1, "high": 0.4, "low_all": 0.05, "high_all": 0.45}
+    guess |= {"marginal": 0.5, "imputation": 0.6}
+    attribute = {"confidence": 0.95, "worst": "sex", "leaking": ["sex"], "columns": [guess], "sentences": ["sex"], "notes": []}
+    read = {"kind": "scores", "statistic": "histograms", "attacked": True, "attack": "cells of one patient", "finding": "many"}
+    read |= {"exposed": 8, "total": 10, "share": 0.8, "low": 0.49, "high": 0.943, "unit": "patients"}
+    left = dict.fromkeys(("exposed", "total", "share", "low", "high")) | {"kind": "signals", "statistic": "losses", "attack": ""}
+    left |= {"attacked": False, "finding": "no attack is offered", "unit": "patients"}
+    rebuilt = {"statistics": [read, left], "updates": [], "protection": "", "prototypes": None, "sentences": [], "notes": []}
+    more = {"tried": ["membership"], "not_tried": ["LiRA was not tried"], "attribute": attribute, "reconstruction": rebuilt}
+    (folder / "attacks.json").write_text(json.dumps({**held, **more}))
+    page = client.get("/privacy", params={"run": "noisy"}).text
+    shown = ("&lt;i&gt;sex", "+0.250", "+0.050 to +0.450", "8 of 10 patients (49.0% to 94.3%)", "not attacked", "LiRA was not")
+    assert all(text in page for text in shown)
+    told = client.get("/api/privacy", params={"run": "noisy"}).json()["attacked"]
+    assert told["reconstruction"]["statistics"][1]["attacked"] is False and told["attribute"]["leaking"] == ["sex"]
+    (folder / "attacks.json").write_text(json.dumps({**held, **more, "attacks": []}))  # a model of numbers
+    answer = client.get("/api/privacy", params={"run": "noisy"}).json()
+    assert "attacks" not in answer["figures"] and client.get("/privacy", params={"run": "noisy"}).status_code == 200

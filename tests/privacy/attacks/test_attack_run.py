@@ -226,6 +226,20 @@ def test_the_command_prints_writes_and_reports(learnt, rounds):
     assert "<h2>Membership attacks</h2>" in (learnt.folder / "report.html").read_text()
 
 
+def test_one_attack_is_chosen_with_its_columns(learnt, home, rounds):
+    other = home / "chosen"
+    shutil.copytree(learnt.folder, other, ignore=shutil.ignore_patterns("attacks", "attacks.json"))
+    code, out, _ = rounds("attack", other, "--only", "attribute", "--sensitive", "m0, m3")
+    told = json.loads((other / "attacks.json").read_text())
+    assert code == 0 and told["tried"] == ["attribute"] and {a["column"] for a in told["attribute"]["columns"]} == {"m0", "m3"}
+    assert "over all 2 columns" in out and "Membership inference was not tried" in out and "membership inference  " not in out
+    assert "<h2>Attribute inference</h2>" in (other / "report.html").read_text()
+    code, _, err = rounds("attack", other, "--only", "burglary")
+    assert code == 2 and "membership, attribute, reconstruction" in err
+    code, _, err = rounds("attack", other, "--sensitive", "m99")
+    assert code == 2 and "m99" in err and "Traceback" not in err
+
+
 @pytest.mark.slow
 def test_what_lira_found_outlives_an_attack_without_shadows(learnt, home, rounds):
     again = home / "again"
