@@ -3,6 +3,7 @@
     python bench/attacks_evidence.py                        # heart, in the package; a minute or two
     python bench/attacks_evidence.py --data eicu-demo       # needs GRANDROUNDS_DATA
     python bench/attacks_evidence.py --data breast-cancer
+    python bench/attacks_evidence.py --false-alarms 300     # of attribute inference, with members drawn by lot
 
 Each line is one run of the recipe of the data set with another model, attacked as `rounds attack` does, without shadow models.
 The columns: AUC of the loss threshold; the worst column of attribute inference with its advantage in percentage points and the
@@ -17,8 +18,16 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
+from grandrounds.analysis.attacks.attribute import list_columns
 from grandrounds.analysis.attacks.evidence import Evidence, collect_evidence
+from grandrounds.analysis.attacks.queries import ModelQuery
+from grandrounds.analysis.case.rows import RunRows
+from grandrounds.analysis.membership.shadows import select_rows
 from grandrounds.core.errors import GrandRoundsError
+from grandrounds.data.dataset import Dataset
+from grandrounds.privacy.attacks.attribute import difference_interval, guess_values
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import run as run_experiment
 
@@ -67,12 +76,41 @@ def describe(evidence: Evidence) -> list[str]:
     ]
 
 
+def count_false_alarms(data: str, times: int) -> None:
+    """Print how often attribute inference finds a leak where members are drawn by lot, so that there is none."""
+    with tempfile.TemporaryDirectory() as place:
+        made = run_experiment(load_recipe(data).with_settings(ALWAYS), out=Path(place) / "run")
+        rows = RunRows.read(made)
+        chosen = select_rows(made, rows)
+        query = ModelQuery.build(made, rows, chosen.rows, chosen.site, chosen.member)
+    assert isinstance(query.data, Dataset)
+    guesses = []
+    for column in list_columns(query, query.data):
+        fits = query.log_likelihoods([column.fill(query.data, v) for v in range(len(column.stands))])
+        seen = column.number >= 0
+        prior = np.bincount(column.number[seen], minlength=len(column.stands)) / seen.sum()
+        guesses.append((guess_values(prior, fits) == column.number, seen))
+    rng, corrected, single = np.random.default_rng(0), 0, 0
+    for _ in range(times):
+        member = rng.permutation(chosen.member)
+        parts = [(right[seen & member], right[seen & ~member]) for right, seen in guesses]
+        corrected += any(difference_interval(*p, confidence=1 - 0.05 / len(parts))[1] > 0 for p in parts)
+        single += sum(difference_interval(*p)[1] > 0 for p in parts)
+    print(f"{data}: {len(guesses)} columns, {times} draws of members by lot")
+    print(f"a column's own 95% interval lies above zero: {single / times / len(guesses):.1%} of columns (2.5% expected)")
+    print(f"some column is listed as leaking: {corrected / times:.1%} of draws (at most 2.5% expected)")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="heart")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--false-alarms", type=int, default=0)
     asked = parser.parse_args()
+    if asked.false_alarms:
+        count_false_alarms(asked.data, asked.false_alarms)
+        return
     head = ["model", "membership AUC", "attribute advantage, worst column", "model inversion AUC"]
     head += ["rows rebuilt: 1 row, smallest site", "read from sums", "alone in a score cell", "statistics attacked", "seconds"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
