@@ -63,11 +63,10 @@ def simulate(
     elif quiet:
         echo(str(watched.folder))
     else:
-        from rich.console import Console
-
         from grandrounds.cli.screen import show_watch
+        from grandrounds.cli.terminal import Terminal
 
-        show_watch(Console(), watched.summary)
+        show_watch(Terminal(), watched.summary)
         epsilon_spent = watched.summary["privacy"].get("epsilon")
         if epsilon_spent is not None:
             echo(f"privacy: epsilon {epsilon_spent:.3g} at delta {watched.summary['privacy']['delta']:g}, charged once")
