@@ -158,11 +158,12 @@ def watch(
 ) -> None:
     """Watch the model at one hospital: compare new patients with the hospital's validation patients.
 
-    With --simulate all sites of a simulation send sums, and the result is which feature moved at how many sites.
-
     Checks inputs (missing values, unknown codes, range, distribution), scores and explanations, and with outcomes prevalence,
-    calibration, discrimination and net benefit. All checks together raise at most about one false alarm in 5,000 patients.
-    The watch stays in RUN/at_sites/SITE/watch: nothing leaves the hospital. A patient is counted once, also after a crash.
+    calibration, discrimination and net benefit. All checks together raise at most about one false alarm in 5,000 patients like
+    the validation patients. The watch stays in RUN/at_sites/SITE/watch: nothing leaves the hospital. A patient is counted once,
+    also after a crash.
+
+    With --simulate all sites of a simulation send sums, and the result is which feature moved at how many sites.
 
     Exit code 0: no new alarm. 3: a new alarm that nobody silenced.
 
@@ -404,7 +405,7 @@ def _show_alarms(console: Terminal, status: Mapping[str, Any], alarms: Sequence[
         for sentence in (alarm["since_sentence"], alarm["harm_sentence"]):
             console.print(f"  {sentence}", soft_wrap=True)
         check = checks.get(alarm["check"])
-        if check is not None and check["current"] is not None and not alarm["labelled"]:
+        if check is not None and None not in (check["current"], check["reference"]) and not alarm["labelled"]:
             form = percent if alarm["kind"] in ("missing", "unseen", "range") else show_number
             echo(f"  In the newest patients: {form(check['current'])}, in the reference: {form(check['reference'])}.")
         others = [checks[name]["text"] for name in alarm["others"] if name in checks][:3]
