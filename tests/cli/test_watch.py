@@ -98,12 +98,14 @@ def test_it_reads_again_and_again_until_it_is_stopped(copy, monkeypatch):
         elif len(pauses) == 2:
             (inbox / "bad.csv").unlink()
             shutil.copy(copy / "tables" / "next.csv", inbox)
-        else:
+        elif len(pauses) == 4:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(command.time, "sleep", sleep)
     said = rounds("watch", "run", "--site", SITE, "--table", "inbox", "--every", "5", cwd=copy)
-    assert said.returncode == 3 and pauses == [300, 300, 300]
+    assert said.returncode == 3 and pauses == [300] * 4
+    assert said.stdout.count("closest to an alarm") == 2  # a reading without anything new has one line
+    assert f" {SITE}: nothing new, alarms open: 1" in said.stdout
     assert "has none of the model's columns" in said.stderr and "the next reading tries again" in said.stderr
     assert "alarm A1 (open)" in said.stdout and "stopped; patients that were read are counted" in said.stderr
 

@@ -240,7 +240,11 @@ def _read_once(
             raise
         echo_error(f"{e}; the next reading tries again", e.code)
         return False
-    _print(result, as_json=as_json, quiet=quiet)
+    if repeated and not (result.new or result.labelled or result.alarms or as_json):
+        if not quiet:
+            echo(f"{time.strftime('%H:%M')} {result.status['site']}: nothing new, alarms open: {len(result.open_alarms)}")
+    else:
+        _print(result, as_json=as_json, quiet=quiet)
     for sentence in failures:
         echo(f"warning: {sentence}", err=True)
     return any(alarm["state"] == "open" for alarm in result.alarms)
