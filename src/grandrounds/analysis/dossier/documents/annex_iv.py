@@ -195,7 +195,7 @@ def build(facts: Facts) -> Document:
     """
     notes = (
         *warn_reader(facts),
-        note("This text is not legal advice. A provider completes and signs it.", ACT),
+        note("A provider completes and signs this document.", ACT),
         note("Points follow the annex in our words. Whoever relies on them reads the original.", ACT),
         note("Point 3 is one paragraph in the annex; its parts are numbered here.", ACT),
         note(

@@ -235,7 +235,7 @@ def build(facts: Facts) -> Document:
     """
     notes = (
         *warn_reader(facts),
-        note("This text is not legal advice. A controller completes and signs it.", GDPR),
+        note("A controller completes and signs this document.", GDPR),
         note("Items follow the law and the opinion in our words. Whoever relies on them reads the originals.", OPINION),
         note("Grand Rounds writes what the run recorded. It does not judge whether processing is lawful.", GDPR),
     )

@@ -179,7 +179,7 @@ def build(facts: Facts) -> Document:
     """
     notes = (
         *warn_reader(facts),
-        note("This text is not legal advice. It is a draft that a manufacturer completes and submits.", GUIDANCE),
+        note("This document is a draft that a manufacturer completes and submits.", GUIDANCE),
         note("Items follow the guidance in our words. Whoever relies on them reads the original.", GUIDANCE),
         note("Dates and titles are from secondary pages and must be checked.", GUIDANCE),
     )
