@@ -5,6 +5,7 @@
     python bench/watch.py --part alarms                     # false alarms only
     python bench/watch.py --tune                            # other sites, columns and seeds: for choosing constants
     python bench/watch.py --part figure                     # docs/images/watch-late-labels.svg
+    python bench/watch.py --part cases --seed 34            # another draw of columns and patients
 
 Needs GRANDROUNDS_DATA. Each recipe is run once with seed 0 (icu-cohort with split.scheme = "within") into the scratch folder.
 
@@ -224,10 +225,9 @@ def columns_for(kind: str, site: Site) -> list[str]:
     return out
 
 
-def make_cases(scratch: Path, *, tune: bool) -> list[Case]:
+def make_cases(scratch: Path, seed: int, *, tune: bool) -> list[Case]:
     """Return the 60 cases."""
     out = []
-    seed = TUNING_SEED if tune else SEED
     for kind in KINDS:
         for i in range(EACH):
             name = list(SETS)[i % len(SETS)]
@@ -485,12 +485,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "grandrounds-bench-watch")
     parser.add_argument("--tune", action="store_true", help="other sites, columns and seeds")
+    parser.add_argument("--seed", type=int, default=SEED, help="another draw of columns and patients")
     given = parser.parse_args()
     train(given.scratch)
-    seed, met = TUNING_SEED if given.tune else SEED, True
+    seed, met = TUNING_SEED if given.tune else given.seed, True
     with ProcessPoolExecutor(given.jobs) as pool:
         if given.part in ("all", "cases"):
-            cases = make_cases(given.scratch, tune=given.tune)
+            cases = make_cases(given.scratch, seed, tune=given.tune)
             cases.sort(key=lambda c: (c.data, c.site))
             for part in (VALIDATION, TEST):
                 met &= report_shifts(pool, cases, given.scratch, seed, part)
