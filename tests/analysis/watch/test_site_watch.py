@@ -344,7 +344,10 @@ def test_other_models_and_tasks(tmp_path, label, settings, text):
     table = patients([150, 40, 40])
     given = {**QUICK, **settings}
     made = gr.run(frame(table), site="hospital", label=label, settings=given, out=tmp_path / "run", progress=False)
-    with open_watch(made, "a", data=table, folder=tmp_path / "watch") as watch:
+    said: list[str] = []
+    with open_watch(made, "a", data=table, folder=tmp_path / "watch", say=said.append) as watch:
+        assert f"resampling {watch.baseline.count} reference patients" in said[0]
+        assert said[1].startswith(f"note: {watch.baseline.count} reference patients are few")
         assert any(text in line for line in watch.status["watched"])
         assert watch.read(Source(frame(patients([150], seed=1)).drop(columns="hospital"))).new == 150
         shifted = frame(patients([100], seed=2)).drop(columns="hospital")

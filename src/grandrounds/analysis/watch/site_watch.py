@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SITE_FILE = "site.toml"
 """File of a hospital's own folder, by which a watch in it is known."""
 _ROWS = 2000  # patients that are scored and explained at once
+_FEW = 100  # reference patients below which a reader is told that they are few
 
 Progress = Callable[[int, int], None]
 """Called with patients done and patients in all of a table."""
@@ -350,6 +351,11 @@ def open_watch(
     reference = read_baseline(run, name, table=table, query=query, reading=reading, data=data, own=own)
     if say is not None and not reference.is_stored(place):
         say(f"setting the alarm levels of {name} by resampling {reference.count} reference patients ...")
+        if reference.count < _FEW:
+            say(
+                f"note: {reference.count} reference patients are few: chance differences from the hospital's other patients can "
+                "raise alarms (--baseline-table takes more labelled rows that the model was not trained on)"
+            )
     signer = find_signer(place, site=name, run=run.folder, key=key) if record else None
     return SiteWatch(run, reference, place, signer)
 
