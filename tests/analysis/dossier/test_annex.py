@@ -311,7 +311,7 @@ def test_attribute_inference_and_reconstruction_are_stated_where_they_were_run(e
     whole = changed(with_attacks(evidence), "attacks.json", lambda value: value.update(more))
     facts = Facts(whole)
     assert [s.text for s in attacks.state_attribute(facts)] == [
-        "Column 'age' leaks most: a guess is right for 50.0% of training patients and 40.0% of others.",
+        "Column 'age' differs most: a guess is right for 50.0% of training patients and 40.0% of others.",
         "The difference is +10.0% (-1.0% to +21.0%), with an interval over all columns.",
         "Of 2 columns, 1 have an advantage clearly above zero.",
     ]

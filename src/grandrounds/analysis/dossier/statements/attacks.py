@@ -124,7 +124,7 @@ def state_attribute(facts: Facts) -> Iterator[Statement]:
         raise MissingFact("attribute inference named no column")
     path = ("attribute", "columns", k)
     yield say(
-        "Column '{column}' leaks most: a guess is right for {members} of training patients and {others} of others.",
+        "Column '{column}' differs most: a guess is right for {members} of training patients and {others} of others.",
         column=facts.value(ATTACKS, *path, "column"),
         members=facts.value(ATTACKS, *path, "accuracy_members", show=".1%"),
         others=facts.value(ATTACKS, *path, "accuracy_nonmembers", show=".1%"),
