@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SITE_FILE = "site.toml"
 """File of a hospital's own folder, by which a watch in it is known."""
 _ROWS = 2000  # patients that are scored and explained at once
-_FEW = 100  # reference patients below which a reader is told that they are few
+_FEW = 100  # with fewer reference patients, a note warns of chance differences
 
 Progress = Callable[[int, int], None]
 """Called with patients done and patients in all of a table."""
