@@ -18,7 +18,7 @@ from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods.watch.server import COUNTS
-from grandrounds.privacy.site_budget import SiteBudget
+from grandrounds.privacy.budget import SiteBudget
 from grandrounds.runs.watched import watch_values
 from tests.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK, Hospitals
@@ -77,9 +77,9 @@ def test_a_site_charges_its_own_budget_and_adds_its_own_noise(held, tmp_path):
     run = deployed(held, tmp_path / "noised", policy=strict, epsilon=1.5, secure=True)
     assert run.summary["watch"]["noise"] > 0 and run.summary["privacy"]["epsilon"] <= 1.5
     for name in "abcd":
-        purse = SiteBudget.open(tmp_path / "noised" / f"{name}.json", epsilon=5.0, delta=1e-5)
-        assert {of: purse.spent(of) for of in run.summary["privacy"]["spent"]} == pytest.approx(run.summary["privacy"]["spent"])
-        assert {e.what for e in purse.budget().events} == {COUNTS}
+        budget = SiteBudget.open(tmp_path / "noised" / f"{name}.json", epsilon=5.0, delta=1e-5)
+        assert {of: budget.spent(of) for of in run.summary["privacy"]["spent"]} == pytest.approx(run.summary["privacy"]["spent"])
+        assert {e.what for e in budget.budget().events} == {COUNTS}
 
 
 def test_a_hospital_without_new_patients_refuses(held, tmp_path):

@@ -51,7 +51,7 @@ from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
-from grandrounds.report.sections.description import survival_section, table_one_section
+from grandrounds.report.sections.description import survival_section, table_one_section, watch_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.fairness import fairness_section
@@ -63,7 +63,6 @@ from grandrounds.report.sections.privacy import attack_sections, privacy_section
 from grandrounds.report.sections.risk_card import risk_card_section
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.sections.trust import trust_section
-from grandrounds.report.sections.watch import watch_section
 from grandrounds.report.style import words
 
 

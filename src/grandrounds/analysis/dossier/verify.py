@@ -301,7 +301,7 @@ def _check_documents(
 ) -> dict[str, bytes]:
     """Build the documents again and compare them line by line.
 
-    Where evidence was altered, documents that are as the manifest lists them are not compared with it.
+    Documents that are as the manifest lists them are not compared with evidence that was altered.
 
     Returns:
         The documents as the evidence gives them; empty where it was altered.

@@ -1,14 +1,17 @@
-"""Report sections on descriptions of patients: Table 1, and survival curves."""
+"""Report sections of runs that describe patients: Table 1, survival curves, and a watch across hospitals."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from grandrounds.core.records import RunSummary
 from grandrounds.report import figures
 from grandrounds.report.document import Charts
 from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.tables import has_curve, read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.watch import watch_tables
 
 
 def table_one_section(summary: RunSummary) -> list[str]:
@@ -24,6 +27,16 @@ def survival_section(summary: RunSummary, charts: Charts) -> list[str]:
         return []
     drawn = charts.place(figures.survival_curves(found), wide=True) if has_curve(found) else ""
     return [survival_table(found).html(heading="h2"), drawn, *_disclosed(summary)]
+
+
+def watch_section(summary: Mapping[str, Any]) -> list[str]:
+    """Write the section on a watch across hospitals; empty for another run."""
+    tables = watch_tables(summary)
+    if not tables:
+        return []
+    watch = summary["watch"]
+    model = f"Watched model: {watch['model'][:16]} of {watch['run']}."
+    return [tables[0].html(heading="h2"), *(t.html() for t in tables[1:]), f"<p class='quiet'>{escape(model)}</p>"]
 
 
 def _disclosed(summary: RunSummary) -> list[str]:
