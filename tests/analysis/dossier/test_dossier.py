@@ -294,3 +294,20 @@ def test_a_run_without_a_ledger_has_a_dossier_that_says_so(run, tmp_path):
     result = verify_dossier(made.folder)
     assert not result.differences
     assert any("no ledger" in line for line in result.notes)
+
+
+def test_the_evidence_has_counts_of_a_watch_and_none_of_its_means(run, tmp_path):
+    copy = shutil.copytree(run.folder, tmp_path / "r")
+    folder = copy / "at_sites" / "a" / "watch"
+    folder.mkdir(parents=True)
+    check = {"name": "shift up: age", "kind": "shift", "rate": 1e-6, "reference": 61.5, "current": 77.25}
+    alarm = {"id": "A1", "check": "shift up: age", "time": DATE, "state": "open", "sentence": "the mean is 77.25"}
+    status = {"site": "a", "patients": 20, "labelled": 3, "checks": [check], "alarms": [alarm], "timeline": [77.25]}
+    (folder / "watch.json").write_text(json.dumps(status))
+    collected = Evidence.collect(gr.load_run(copy), date=DATE)
+    stored = collected.json("watch/a.json")
+    assert stored["patients"] == 20 and stored["alarms"][0]["id"] == "A1"
+    assert b"77.25" not in collected.files["watch/a.json"]
+    private = gr.load_run(copy)
+    private.plan["privacy"]["epsilon"] = 1.0
+    assert not [name for name in Evidence.collect(private, date=DATE).files if name.startswith("watch")]

@@ -111,8 +111,9 @@ class Evidence:
         percentiles = _copy(run.folder / "percentiles.json")
         if percentiles is not None:
             files[CHARACTERISTICS] = _dump(describe_columns(percentiles))
-        files |= {f"{WATCH}/{site}.json": data for site, data in _watches(run)}
-        files |= {f"{WATCH_LEDGERS}/{site}.json": data for site, data in _watch_ledgers(run)}
+        if run.plan["privacy"].get("epsilon") is None:  # the budget does not cover what a watch found at a site
+            files |= {f"{WATCH}/{site}.json": data for site, data in _watches(run)}
+            files |= {f"{WATCH_LEDGERS}/{site}.json": data for site, data in _watch_ledgers(run)}
         files |= _ledger(run)
         files |= _outputs(run)
         made = {"date": date or datetime.datetime.now(datetime.UTC).date().isoformat(), "run": run.folder.resolve().name}
@@ -137,11 +138,17 @@ def _copy(path: Path) -> bytes | None:
 
 
 def _watches(run: Run) -> Iterator[tuple[str, bytes]]:
-    """Yield the status of each site's watch that lies in the run folder."""
+    """Yield the counts of each site's watch that lies in the run folder; its means of few patients stay there."""
     for path in sorted((run.folder / "at_sites").glob("*/watch/watch.json")):
         data = _copy(path)
         if data is not None:
-            yield path.parent.parent.name, data
+            status = parse_json(data, where=str(path))
+            counts = {name: status.get(name) for name in ("run", "site", "model", "patients", "labelled", "rate")}
+            lists = {
+                "checks": [{key: check.get(key) for key in ("name", "kind", "rate")} for check in status["checks"]],
+                "alarms": [{key: alarm.get(key) for key in ("id", "check", "time", "state")} for alarm in status["alarms"]],
+            }
+            yield path.parent.parent.name, _dump({**counts, **lists})
 
 
 def _watch_ledgers(run: Run) -> Iterator[tuple[str, bytes]]:

@@ -26,7 +26,7 @@ from grandrounds.statistics.watch.checks import (
 from grandrounds.statistics.watch.threshold import ALARMS, PATIENTS
 
 _COMMAND = "rounds watch RUN --table NEW --site SITE"
-_START = f"no watch of a site is in the run folder: `{_COMMAND}` starts one"
+_START = f"no watch of a site is in the evidence (`{_COMMAND}` starts one; with a privacy budget it stays at the site)"
 _NAMES = {ALARM: "alarm", ACKNOWLEDGE: "acknowledgement", SILENCE: "silence", ACTION: "action"}
 _ACTIONS = {
     "inputs": "check the unit and the coding of the column, repair it",
