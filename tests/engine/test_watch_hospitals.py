@@ -18,7 +18,7 @@ from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods.watch.server import COUNTS
-from grandrounds.privacy.budget import SiteBudget
+from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.runs.watched import watch_values
 from tests.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK, Hospitals
