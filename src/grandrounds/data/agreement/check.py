@@ -125,15 +125,19 @@ def _check_names(table: Table, schema: DataSchema) -> Iterator[Finding]:
 
 def _check_rows(table: Table, schema: DataSchema) -> Iterator[Finding]:
     yield from check_count(len(table), schema.fewest_rows, "row")
-    agreed_columns = [table.columns[name] for name in schema.names if name in table.columns]
-    if len(agreed_columns) == len(schema.names):
-        again = len(table) - _count_distinct(agreed_columns)
-        if again:
-            text = f"{format_count(again, 'row')} the same as another in every agreed column: remove copies"
-            yield Finding("warning", REPEATED_ROWS, "", text)
+    again = count_copies(table, schema)
+    if again:
+        text = f"{format_count(again, 'row')} the same as another in every agreed column: remove copies"
+        yield Finding("warning", REPEATED_ROWS, "", text)
     if schema.patient is not None and schema.patient in table.columns:
         yield from check_patients(table, schema.patient)
         yield from _check_returning_patients(table, schema.patient)
+
+
+def count_copies(table: Table, schema: DataSchema) -> int:
+    """Count rows that are the same as an earlier one in every agreed column; 0 where the table lacks one of them."""
+    agreed_columns = [table.columns[name] for name in schema.names if name in table.columns]
+    return len(table) - _count_distinct(agreed_columns) if len(agreed_columns) == len(schema.names) else 0
 
 
 def _count_distinct(columns: Sequence[Array]) -> int:
@@ -476,7 +480,7 @@ def examine_data(agreed: AgreedSchema, data: str, *, query: str | None = None, f
     if isinstance(agreed, ImageSchema):
         images = inspect_images(data, agreed)
         return DataCheck(images.count, check_images(images, agreed))
-    table = _read_site_table(data, query, agreed, form)
+    table = read_site_table(data, query, agreed, form)
     assumed = () if table.reading is None else table.reading.notes
     return DataCheck(len(table), check_table(table, agreed), assumed)
 
@@ -491,10 +495,11 @@ def read_rows(
         return read_site_images(data, agreed)
     if agreed is None:
         return read_npz(data) if is_image_source(data) else read_table(data, query=query, form=form)
-    return _read_site_table(data, query, agreed, form)
+    return read_site_table(data, query, agreed, form)
 
 
-def _read_site_table(data: str, query: str | None, agreed: DataSchema, form: Format) -> Table:
+def read_site_table(data: str, query: str | None, agreed: DataSchema, form: Format) -> Table:
+    """Read a site's table with the kinds and marks for missing that are agreed."""
     if is_image_source(data):
         raise BadInput(
             f"{data} holds images, and the consortium agreed on a table: give a .csv or .parquet file",

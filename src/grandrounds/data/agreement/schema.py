@@ -19,6 +19,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL, TASKS
 from grandrounds.core.plan_types import DataSettings
+from grandrounds.data.agreement.dates import AgreedDates, read_dates_section
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.images import size_text
 from grandrounds.data.loading import AT_SITES
@@ -76,6 +77,25 @@ def read_numbers(plain: Mapping[str, object], key: str, where: str, count: int) 
     if len(numbers) != count or not all(isinstance(v, int | float) and math.isfinite(v) for v in numbers):
         raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers", code="wrong-type")
     return tuple(float(v) for v in numbers)
+
+
+def read_share(plain: Mapping[str, object], key: str, where: str) -> float | None:
+    """Read a number from 0 to 1; None where the key is absent."""
+    value = plain.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise BadInput(f"{where}: {key} is {value!r}; give a number from 0 to 1", code="wrong-type")
+    return float(value)
+
+
+def read_shares(plain: Mapping[str, object], key: str, where: str, listed: str) -> tuple[float, ...]:
+    """Read one share for each word of the list `listed`, or none; together they are at most 1, apart from rounding."""
+    names = plain.get(listed, ())
+    shares = read_numbers(plain, key, where, len(names) if isinstance(names, Sequence) else 0)
+    if any(not 0 <= share <= 1 for share in shares) or sum(shares) > 1.1 + 0.01 * len(shares):
+        raise BadInput(f"{where}: {key} has one share from 0 to 1 for each of {listed}; correct them", code="wrong-type")
+    return shares
 
 
 def read_whole_number(plain: Mapping[str, object], key: str, where: str, usual: int) -> int:
@@ -294,16 +314,20 @@ def _read_brightness(plain: Mapping[str, object], where: str) -> tuple[float, ..
 SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
 _ALIASES = {"numeric": "number", "categorical": "category"}
-_COLUMN = ("kind", "unit", "range", "quantiles", "values", "about")
+_COLUMN = ("kind", "unit", "range", "quantiles", "values", "shares", "missing_share", "auroc", "about")
 _DATA = (
-    "label", "task", "duration", "event", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns",
+    "label", "task", "duration", "event", "positive", "classes", "class_shares", "patient", "repeated_share", "time", "missing",
+    "fewest_rows", "dates", "columns",
 )  # fmt: skip
 _YES_NO = ("0", "1")
 
 
 @dataclass(frozen=True)
 class AgreedColumn:
-    """One column: its kind, and what is known of it beforehand."""
+    """One column: its kind, and what is known of it beforehand.
+
+    `shares`, `missing_share` and `auroc` describe the consortium's patients; checks of a site's table compare with them.
+    """
 
     name: str
     kind: str
@@ -312,6 +336,9 @@ class AgreedColumn:
     quantiles: tuple[float, ...] = ()  # of the consortium, at LEVELS
     values: tuple[str, ...] = ()  # of categories; of ordinals from low to high
     about: str = ""
+    shares: tuple[float, ...] = ()  # of `values` among the cells with a value
+    missing_share: float | None = None
+    auroc: float | None = None  # of the column alone for the label, 0.5 to 1
 
     @property
     def numeric(self) -> bool:
@@ -329,8 +356,9 @@ class AgreedColumn:
         """Convert to the entry of consortium.toml, without what is not set."""
         plain: dict[str, object] = {"kind": self.kind, "unit": self.unit, "about": self.about}
         plain |= {"range": None if self.range is None else list(self.range)}
-        plain |= {"quantiles": list(self.quantiles), "values": list(self.values)}
-        return {name: plain[name] for name in _COLUMN if plain[name]}
+        plain |= {"quantiles": list(self.quantiles), "values": list(self.values), "shares": list(self.shares)}
+        plain |= {"missing_share": self.missing_share, "auroc": self.auroc}
+        return {name: plain[name] for name in _COLUMN if plain[name] or isinstance(plain[name], float)}
 
 
 @dataclass(frozen=True)
@@ -348,6 +376,9 @@ class DataSchema:
     fewest_rows: int = 8  # as split.min_rows of an experiment
     task: str = CLASSIFICATION  # type of the outcome, as data.task
     duration: str | None = None  # column with the follow-up time, for survival
+    class_shares: tuple[float, ...] = ()  # of `classes` among the consortium's rows
+    repeated_share: float | None = None  # share of rows of a patient with an earlier row
+    dates: tuple[AgreedDates, ...] = ()  # for checks alone: no inputs of a model, and a table may lack them
 
     def __getitem__(self, name: str) -> AgreedColumn:
         return next(c for c in self.columns if c.name == name)
@@ -417,9 +448,11 @@ class DataSchema:
             "patient": self.patient, "time": self.time,
             "task": None if self.task == CLASSIFICATION else self.task, "duration": self.duration,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
-            "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
+            "fewest_rows": self.fewest_rows, "class_shares": list(self.class_shares), "repeated_share": self.repeated_share,
+            "dates": {d.name: d.to_dict() for d in self.dates}, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
-        present = {name: value for name, value in fields.items() if value or (name == "missing" and value is not None)}
+        always = ("missing", "repeated_share")
+        present = {name: value for name, value in fields.items() if value or (name in always and value is not None)}
         return {"schema": SCHEMA, **present}
 
     @classmethod
@@ -450,6 +483,9 @@ class DataSchema:
             duration=read_word(plain, "duration", where),
             missing=read_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
             fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
+            class_shares=read_shares(plain, "class_shares", where, "classes"),
+            repeated_share=read_share(plain, "repeated_share", where),
+            dates=read_dates_section(plain, where),
         )
         schema._check(where)
         return schema
@@ -550,4 +586,6 @@ def _read_column(name: str, entry: object, where: str) -> AgreedColumn:
         raise BadInput(f"{where}: range and quantiles go from low to high", code="unordered-range")
     unit, about = (read_word(entry, name, where) or "" for name in ("unit", "about"))
     span = (limits[0], limits[1]) if limits else None
-    return AgreedColumn(name, kind, unit, span, quantiles, values, about)
+    shares = read_shares({"values": values, **entry}, "shares", where, "values")
+    missing, auroc = read_share(entry, "missing_share", where), read_share(entry, "auroc", where)
+    return AgreedColumn(name, kind, unit, span, quantiles, values, about, shares, missing, auroc)

@@ -1,0 +1,87 @@
+"""Date columns that a consortium agreed on: `[data.dates.NAME]`, for checks alone; a model never sees them.
+
+A site's table may lack them. `range` is the time that the cohort covers, `after` names date columns that cannot be later,
+such as admission for discharge.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grandrounds.core.errors import BadInput, nearest
+
+_KEYS = ("range", "after")
+
+
+@dataclass(frozen=True)
+class AgreedDates:
+    """One date column: the first and last day of the cohort, and columns with earlier dates."""
+
+    name: str
+    range: tuple[str, str] | None = None  # ISO days, both included
+    after: tuple[str, ...] = ()
+
+    @property
+    def days(self) -> tuple[datetime.date, datetime.date] | None:
+        """First and last day."""
+        if self.range is None:
+            return None
+        return datetime.date.fromisoformat(self.range[0]), datetime.date.fromisoformat(self.range[1])
+
+    def to_dict(self) -> dict[str, object]:
+        """Convert to the entry of consortium.toml, without what is not set."""
+        plain: dict[str, object] = {"range": list(self.range or ()), "after": list(self.after)}
+        return {name: value for name, value in plain.items() if value}
+
+
+def read_dates_section(plain: Mapping[str, object], where: str) -> tuple[AgreedDates, ...]:
+    """Parse `[data.dates]`.
+
+    Args:
+        plain: The section `[data]`.
+        where: Its place, for messages.
+
+    Returns:
+        The agreed date columns in their order; none where there is no such section.
+
+    Raises:
+        BadInput: An entry is no section, has an unknown key, or a day that is none.
+    """
+    listed = plain.get("dates", {})
+    if not isinstance(listed, Mapping):
+        raise BadInput(
+            f'{where}: dates is no section; write [data.dates.NAME] with range = ["2014-01-01", "2015-12-31"]',
+            code="not-a-section",
+        )
+    return tuple(_read_entry(str(name), entry, f"{where} dates.{name}") for name, entry in listed.items())
+
+
+def _read_entry(name: str, entry: object, where: str) -> AgreedDates:
+    if not isinstance(entry, Mapping):
+        raise BadInput(f'{where} is no section: write range = ["2014-01-01", "2015-12-31"]', code="not-a-section")
+    odd = next((key for key in entry if key not in _KEYS), None)
+    if odd is not None:
+        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), _KEYS)}", code="unknown-key")
+    after = entry.get("after", ())
+    names = (after,) if isinstance(after, str) else tuple(after) if isinstance(after, Sequence) else (None,)
+    if not all(isinstance(word, str) and word for word in names):
+        raise BadInput(f"{where}: after is {after!r}; name date columns", code="wrong-type")
+    return AgreedDates(name, _read_range(entry.get("range"), where), tuple(str(word) for word in names))
+
+
+def _read_range(value: object, where: str) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    days = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    try:
+        first, last = (datetime.date.fromisoformat(str(day)[:10]) for day in days)
+    except ValueError:
+        raise BadInput(
+            f'{where}: range is {value!r}; give the first and last day, as in ["2014-01-01", "2015-12-31"]',
+            code="wrong-type",
+        ) from None
+    if last < first:
+        raise BadInput(f"{where}: range goes from the first to the last day", code="unordered-range")
+    return first.isoformat(), last.isoformat()
