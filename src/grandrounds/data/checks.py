@@ -123,6 +123,28 @@ def site_leak_scores(numeric: Array, codes: Array, y: Array, *, classes: int | N
     return best, float((n * n - (counts**2).sum()) / 2)
 
 
+def score_column(values: Array, target: Array) -> tuple[float, float]:
+    """Score how well one raw column tells two classes apart.
+
+    Args:
+        values: The column (n,), numbers or words.
+        target: True for rows of the event (n,).
+
+    Returns:
+        The AUROC of the value and of being missing, each from 0.5 to 1.
+    """
+    numeric, codes = np.empty((len(values), 0)), np.empty((len(values), 0), np.int64)
+    if values.dtype == np.float64:
+        numeric = values[:, None]
+    else:
+        number: dict[object, int] = {None: -1}
+        for word in values.tolist():
+            number.setdefault(word, len(number) - 1)
+        codes = np.fromiter(map(number.__getitem__, values.tolist()), np.int64, len(values))[:, None]
+    scores, _ = site_leak_scores(numeric, codes, target.astype(np.int64), classes=2)
+    return float(_fold(scores[_VALUE, 0])), float(_fold(scores[_MISSING, 0]))
+
+
 def merge_leaks(
     parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99, directed: bool = True
 ) -> list[Leak]:

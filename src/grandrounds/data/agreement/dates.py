@@ -7,12 +7,18 @@ such as admission for discharge.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.formats import AUTO, MOSTLY, date_format, is_iso_date, read_dates
 
 _KEYS = ("range", "after")
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -85,3 +91,25 @@ def _read_range(value: object, where: str) -> tuple[str, str] | None:
     if last < first:
         raise BadInput(f"{where}: range goes from the first to the last day", code="unordered-range")
     return first.isoformat(), last.isoformat()
+
+
+def read_days(values: Array, order: str = AUTO) -> Array | None:
+    """Read a column of dates as days since 1970 (n,), NaN where a cell is none.
+
+    Args:
+        values: The column.
+        order: "day-first" or "month-first" for dates that show neither; "auto": the day first.
+
+    Returns:
+        The days; None where most cells are no dates.
+    """
+    if values.dtype != np.object_:
+        return None
+    counts = Counter(word for word in values.tolist() if word is not None)
+    dated = sum(n for word, n in counts.items() if is_iso_date(word))
+    if not counts or (dated < MOSTLY * sum(counts.values()) and not date_format(counts)):
+        return None
+    seconds = read_dates(values.tolist(), order)
+    if seconds is None:
+        seconds = read_dates(values.tolist(), "day-first")
+    return None if seconds is None else np.floor(seconds / _DAY)

@@ -1,20 +1,25 @@
 """Draft of the `[data]` section from a table or images: a start, to be read and changed by people.
 
-Kinds and categories come from the table. Rare categories are left out, and ranges and quantiles are written only on
-request, because they describe patients. Quantiles are rounded, and ranges extend far beyond the values of the table.
+Kinds and categories come from the table. Rare categories are left out. Ranges, quantiles, shares and dates are written only on
+request, because they describe patients. Quantiles are rounded, and ranges extend far beyond the values of the table. Shares
+are rounded to steps of at least `RARE` rows, so that none tells a smaller count; dates leave out the `RARE` first and last rows
+and are rounded to months.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.data.agreement.check import mean_brightness
+from grandrounds.data.agreement.dates import AgreedDates, read_days
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema, ImageSchema
+from grandrounds.data.checks import score_column
 from grandrounds.data.images import ImageSet
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.schema import Column, infer_schema
@@ -24,6 +29,8 @@ RARE = 5
 """Rows below which a category is not named."""
 
 _FEWEST = 40  # values below which quantiles would be those of single patients
+_EVENTS = 20  # rows of the smaller class below which the AUROC of a column is not written
+_STEPS = (0.01, 0.02, 0.05, 0.1)  # of shares
 _PATIENT = "patient"  # what an .npz file usually calls it
 _BEYOND = 2.0  # widths between the outer quantiles that a range reaches beyond them, at least
 
@@ -51,7 +58,8 @@ def draft_schema(
         time: The column to order rows by.
         drop: Columns to leave out.
         categories: Columns that are categories though they look like numbers.
-        quantiles: Add the quantiles of its numbers, and ranges around them.
+        quantiles: Add the reference that checks compare with: quantiles of numbers and ranges around them, shares of levels and
+            of missing values, time ranges of dates, the AUROC of each column alone, and the share of repeated patients.
         task: The type of the outcome; "auto" tells it from the label.
         duration: The column with the follow-up time, for survival.
     """
@@ -68,7 +76,7 @@ def draft_schema(
         task=task,
         duration=duration,
     )
-    return DataSchema(
+    draft = DataSchema(
         label=label,
         columns=tuple(_draft_column(table, c, quantiles=quantiles) for c in schema.features),
         classes=_draft_levels(table, label, fewest=1) if task in (CLASSIFICATION, SURVIVAL) else (),
@@ -77,6 +85,7 @@ def draft_schema(
         task=task,
         duration=duration,
     )
+    return _add_reference(table, draft, drop) if quantiles and len(table) >= _FEWEST else draft
 
 
 def draft_image_schema(
@@ -110,6 +119,98 @@ def _draft_column(table: Table, column: Column, *, quantiles: bool) -> AgreedCol
         return AgreedColumn(column.name, "number")
     rounded = tuple(_round_digits(float(q)) for q in np.quantile(present, LEVELS))
     return AgreedColumn(column.name, "number", range=_draft_range(rounded, present), quantiles=rounded)
+
+
+def _add_reference(table: Table, draft: DataSchema, drop: Sequence[str]) -> DataSchema:
+    """Add what is normal: shares of levels, classes, missing values and repeated patients, AUROCs, dates."""
+    target = _find_event(table, draft)
+    columns = tuple(
+        replace(
+            column,
+            shares=_draft_shares(table.columns[column.name], column.values),
+            missing_share=_round_share(float(missing_mask(table.columns[column.name]).mean()), len(table)),
+            auroc=_draft_auroc(table.columns[column.name], target),
+        )
+        for column in draft.columns
+    )
+    return replace(
+        draft,
+        columns=columns,
+        class_shares=_draft_shares(table.columns[draft.label], draft.classes) if draft.task == CLASSIFICATION else (),
+        repeated_share=_draft_repeated(table, draft.patient),
+        dates=draft_dates(table, drop=(draft.label, *drop)),
+    )
+
+
+def _round_share(share: float, rows: int) -> float:
+    """Round to steps of at least `RARE` rows, so that no smaller count shows."""
+    step = next((s for s in _STEPS if s * rows >= RARE), 0.2)
+    return round(round(share / step) * step, 2)
+
+
+def _draft_shares(values: Array, levels: Sequence[str]) -> tuple[float, ...]:
+    words = to_text(values)
+    counts = Counter(w for w in words.tolist() if w is not None)
+    total = sum(counts.values())
+    if total < _FEWEST or not levels:
+        return ()
+    return tuple(_round_share(counts[word] / total, total) for word in levels)
+
+
+def _draft_repeated(table: Table, patient: str | None) -> float | None:
+    if patient is None:
+        return None
+    words = [w for w in to_text(table.columns[patient]).tolist() if w is not None]
+    return _round_share(1 - len(set(words)) / len(words), len(words)) if len(words) >= _FEWEST else None
+
+
+def _find_event(table: Table, draft: DataSchema) -> Array | None:
+    """Find the rows (n,) of the last of two classes; None for other outcomes."""
+    if draft.task != CLASSIFICATION or len(draft.classes) != 2:
+        return None
+    return np.asarray(to_text(table.columns[draft.label]) == draft.classes[1])
+
+
+def _draft_auroc(values: Array, target: Array | None) -> float | None:
+    if target is None:
+        return None
+    present = ~missing_mask(values)
+    if min((present & target).sum(), (present & ~target).sum()) < _EVENTS:
+        return None
+    return round(score_column(values, target)[0], 2)
+
+
+def draft_dates(table: Table, *, drop: Sequence[str] = ()) -> tuple[AgreedDates, ...]:
+    """Draft the date columns of a table: the months that they cover, and which is never before which.
+
+    Args:
+        table: The table.
+        drop: Columns to leave out.
+    """
+    days: dict[str, Array] = {}
+    for name, values in table.columns.items():
+        if name not in drop and values.dtype == np.object_:
+            read = read_days(values)
+            if read is not None and (~np.isnan(read)).sum() >= _FEWEST:
+                days[name] = read
+    return tuple(AgreedDates(name, _draft_months(mine), _find_earlier(name, days)) for name, mine in days.items())
+
+
+def _draft_months(days: Array) -> tuple[str, str] | None:
+    ordered = np.sort(days[~np.isnan(days)])
+    low, high = (np.datetime64(int(day), "D").astype("datetime64[M]") for day in (ordered[RARE - 1], ordered[-RARE]))
+    return str(low.astype("datetime64[D]")), str((high + 1).astype("datetime64[D]") - 1)
+
+
+def _find_earlier(name: str, days: Mapping[str, Array]) -> tuple[str, ...]:
+    """Find date columns that are never later than this one, and earlier in some rows."""
+    out = []
+    for other, theirs in days.items():
+        both = ~np.isnan(days[name]) & ~np.isnan(theirs)
+        gap = days[name][both] - theirs[both]
+        if other != name and len(gap) >= _FEWEST and (gap >= 0).all() and (gap > 0).sum() >= _FEWEST:
+            out.append(other)
+    return tuple(out)
 
 
 def _draft_levels(table: Table, name: str, *, fewest: int = RARE) -> tuple[str, ...]:

@@ -16,16 +16,14 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.agreement.check import Finding
+from grandrounds.data.agreement.dates import read_days
 from grandrounds.data.agreement.schema import LEVELS, DataSchema
-from grandrounds.data.formats import AUTO, read_dates
 from grandrounds.data.table import Table, missing_mask, to_text
 
 Role = Literal["feature", "label", "patient", "time", "duration", "date"]
 
 MOST_LEVELS = 200
 """Levels of a category that a report lists, most frequent first."""
-
-_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -165,11 +163,11 @@ def _describe_column(name: str, role: Role, kind: str, values: Array, agreed: Se
 
 def _describe_time(name: str, role: Role, values: Array) -> ColumnQuality:
     """Describe a column of dates, or of numbers that order rows."""
-    seconds = None if values.dtype == np.float64 else read_dates(values.tolist(), AUTO)
-    if seconds is None or np.isnan(seconds).all():
+    read = read_days(values)
+    if read is None or np.isnan(read).all():
         return _describe_column(name, role, "number" if values.dtype == np.float64 else "id", values)
     gaps = missing_mask(values)
-    days = np.floor(seconds[~np.isnan(seconds)] / _DAY).astype("datetime64[D]")
+    days = read[~np.isnan(read)].astype("datetime64[D]")
     first, last = str(days.min()), str(days.max())
     distinct = len(np.unique(days))
     return ColumnQuality(name, role, "date", len(values), int(gaps.sum()), distinct, first=first, last=last)
