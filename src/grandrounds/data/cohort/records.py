@@ -71,6 +71,19 @@ class Records:
         return len(self.person)
 
 
+@dataclass(frozen=True)
+class ConceptCount:
+    """How often a hospital recorded one concept; for the hospital alone, and for `rounds cohort draft`."""
+
+    domain: Domain
+    code: str  # with its vocabulary, "LOINC:2345-7"; "OMOP:3004501" where the vocabulary is not known
+    name: str
+    patients: int
+    records: int
+    numbers: int  # records with a number
+    unit: str  # the commonest unit, "" where none is recorded
+
+
 class ClinicalSource(Protocol):
     """Records of one hospital."""
 
