@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import use_earlier_names
+from grandrounds.experiment.sections import Scan
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.personal.options import PersonalOptions
 from grandrounds.methods.watch.options import WatchOptions
@@ -45,6 +46,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "coding"): "levels",
     ("data", "complete"): False,
     ("data", "products"): [],
+    ("data", "scan"): Scan().model_dump(mode="json"),
     ("data", "task"): ("auto", "classification"),
     ("data", "duration"): None,
     ("method", "exact"): ExactOptions().model_dump(mode="json"),

@@ -11,6 +11,18 @@ from typing import Any
 from grandrounds.core.plan import Settings
 
 
+class ScanSettings(Settings):
+    """Reading of DICOM and NIfTI files: window, spacing, slices, and the series that is used."""
+
+    window: str | list[float]
+    spacing: list[float]
+    slices: str
+    plane: str
+    fit: str
+    volume: int
+    series: Settings
+
+
 class ShiftSettings(Settings):
     """Simulated scanner shift: each site changes gamma, brightness, contrast, blur and JPEG quality of its images."""
 
@@ -66,6 +78,7 @@ class DataSettings(Settings):
     file: str
     size: int | None
     masks: str | None
+    scan: ScanSettings
     shift: ShiftSettings
     shortcut: ShortcutSettings
 

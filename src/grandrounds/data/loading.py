@@ -25,6 +25,9 @@ from grandrounds.data.kinds import Holdings
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.readers import read_plan_table
 from grandrounds.data.row_files import is_bundle, read_bundle
+from grandrounds.data.scans.manifest import is_scan_manifest
+from grandrounds.data.scans.options import parse_options
+from grandrounds.data.scans.reading import read_scans
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import Rows, row_keys, split_rows
@@ -76,6 +79,8 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
     table = read_plan_table(settings)
     if settings.pictures is None:
         return table
+    if is_scan_manifest(table, settings.pictures, file=settings.file):
+        return _read_plan_scans(settings, table, settings.pictures)
     return read_folder(
         settings.pictures,
         table,
@@ -85,6 +90,27 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
         patient=settings.patient,
         size=settings.size,
         masks=None if settings.masks == STROKES else settings.masks,
+        drop_unlabelled=settings.drop_unlabelled,
+    )
+
+
+def _read_plan_scans(settings: DataSettings, table: Table, folder: str) -> ImageSet:
+    """Read the DICOM or NIfTI files that a manifest lists."""
+    if settings.masks not in (None, STROKES):
+        raise BadInput(
+            "data.masks is a folder of PNG masks, and the manifest lists DICOM or NIfTI scans: name masks in a column 'mask'",
+            code="conflicting-settings",
+        )
+    scan = settings.get("scan")  # a plan of an earlier version has none
+    return read_scans(
+        folder,
+        table,
+        label=_require_label(settings, table),
+        options=parse_options({} if scan is None else scan.plain()),
+        file=settings.file,
+        site=settings.site,
+        patient=settings.patient,
+        size=settings.size,
         drop_unlabelled=settings.drop_unlabelled,
     )
 

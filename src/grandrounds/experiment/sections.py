@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
+from grandrounds.data.scans.options import WINDOWS, parse_options
 from grandrounds.explain.explainers.registry import MAPS, SKETCHES
 
 if TYPE_CHECKING:
@@ -31,11 +32,46 @@ def _as_word(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _as_list(value: Any) -> Any:
+    """Convert one number to a list of it."""
+    return [value] if isinstance(value, int | float) else value
+
+
 class Shortcut(Section):
     """Corner patch that correlates with the label, for experiments on shortcut learning."""
 
     p: float = Field(0.0, ge=0, le=1, description="probability that an image of the class carries the patch; 0: none")
     classes: tuple[str, ...] = Field((), description="classes that carry the patch (at every third site: the other classes)")
+
+
+class Scan(Section):
+    """Reading of DICOM and NIfTI files: window, spacing, slices, and the series that is used."""
+
+    window: str | tuple[float, float] = Field(
+        "tags",
+        description="values shown from black to white: [centre, width], the name of a CT window "
+        f"({', '.join(WINDOWS)}), 'tags' (stated in each file), 'percentiles' or 'range' of each scan",
+    )
+    spacing: Annotated[tuple[float, ...], BeforeValidator(_as_list)] = Field(
+        (), description="mm to resample to: one number, [rows, columns] or [rows, columns, slices]; empty: as scanned"
+    )
+    slices: str = Field("middle", description="slices that become images: middle, all, 'every 5', '10-20' (from 1), or mask")
+    plane: Literal["acquired", "axial", "coronal", "sagittal"] = Field(
+        "acquired", description="plane of the slices; acquired: as in the DICOM files, axial for NIfTI"
+    )
+    fit: Literal["auto", "resize", "crop"] = Field(
+        "auto", description="how data.size is reached: resize, or crop and pad; auto: crop if data.scan.spacing is set"
+    )
+    volume: int = Field(1, ge=1, description="volume of a NIfTI file with several, counted from 1")
+    series: dict[str, str] = Field(
+        default_factory=dict,
+        description="tags that choose the series of a folder or study: { Modality = 'CT', SeriesDescription = '*axial*' }",
+    )
+
+    @model_validator(mode="after")
+    def _parse(self) -> Scan:
+        parse_options(self.model_dump())
+        return self
 
 
 class Data(Section):
@@ -123,11 +159,12 @@ class Data(Section):
     max_categories: int = Field(30, ge=1, le=100_000, description="most levels per categorical column; the rest becomes 'other'")
     sha256: str | None = Field(None, description="SHA-256 of the data; a run refuses other data (filled in by a run)")
     pictures: str | None = Field(
-        None, description="folder of image files; data.table then lists them and their labels"
+        None, description="folder of image files (PNG, JPEG, DICOM, NIfTI); data.table then lists them and their labels"
     )
     file: str = Field("file", description="column of data.table that names the image files")
     size: int | None = Field(None, ge=4, le=8192, description="side in pixels to resize images to")
     masks: str | None = Field(None, description="folder of ground-truth masks (PNG, named like the images), or 'strokes'")
+    scan: Scan = Scan()
     shift: Shift = Shift()
     shortcut: Shortcut = Shortcut()
 

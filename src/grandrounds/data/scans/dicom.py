@@ -1,0 +1,303 @@
+"""Pixels of DICOM series in real units: rescale to Hounsfield units, colour, frames, and the window that a file states.
+
+The functions of a window are those of DICOM PS3.3 C.11.2.1.2 (linear, linear exact, sigmoid) and C.11.2.1.1 (lookup tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.data.images import size_text
+from grandrounds.data.scans.series import (
+    REPEATED,
+    Header,
+    Series,
+    frame_groups,
+    load_pydicom,
+    quiet_pydicom,
+)
+from grandrounds.data.scans.volume import WHITE, Axes, Volume, parse_axes
+
+LARGEST = 1 << 31
+"""Most values in one file: a header that states more is refused before anything is decoded."""
+
+_PLUGINS: Mapping[str, str] = {
+    "JPEG-LS": "pyjpegls",
+    "JPEG 2000": "pylibjpeg pylibjpeg-openjpeg",
+    "High-Throughput": "pylibjpeg pylibjpeg-openjpeg",
+    "HTJ2K": "pylibjpeg pylibjpeg-openjpeg",
+    "JPEG": "pylibjpeg pylibjpeg-libjpeg",
+}
+"""Packages that decode a transfer syntax, by a word of its name; the first that matches counts."""
+
+_VIDEO = ("MPEG", "HEVC", "JPIP", "SMPTE")
+
+
+@dataclass
+class _File:
+    """One DICOM file while its pixels are read; a multi-frame file is parsed once."""
+
+    header: Header
+    dataset: Any = field(default=None, repr=False)
+
+    def open(self) -> Any:
+        if self.dataset is None:
+            pydicom = load_pydicom("reading DICOM")
+            try:
+                with quiet_pydicom():
+                    self.dataset = pydicom.dcmread(self.header.path, force=True)
+            except Exception:  # as in series.read_header
+                raise _damaged(self.header.path) from None
+        return self.dataset
+
+    def close(self) -> None:
+        self.dataset = None
+
+
+def open_series(series: Series, *, where: str = "") -> Volume:
+    """Open a DICOM series as a volume; pixels are decoded when slices are read.
+
+    Args:
+        series: The series.
+        where: The row of the manifest, for messages.
+
+    Returns:
+        The volume in the slice order of the series.
+
+    Raises:
+        BadInput: The tags state burnt-in annotation, or the files do not belong together.
+    """
+    where = where or series.name
+    for finding in series.check():
+        if finding.level == "error":
+            raise BadInput(f"{where}: {finding.text}", code=finding.code)
+    first = series.first
+    files = [_File(h) for h in series.files]
+    places = _frame_order(files)
+    spacing = first.pixel_spacing or (None, None)
+
+    def values(indices: Sequence[int]) -> Array:
+        out = []
+        for position, i in enumerate(indices):
+            file, frame = places[i]
+            out.append(_decode(file, frame))
+            after = places[indices[position + 1]][0] if position + 1 < len(indices) else None
+            if file is not after:
+                file.close()
+        return np.stack(out)
+
+    def show(i: int, pixels: Array) -> Array:
+        file, frame = places[i]
+        return apply_file_window(file.open(), frame, pixels, source=str(file.header.path))
+
+    return Volume(
+        source=where,
+        count=len(places),
+        size=first.size,
+        values=values,
+        colour=first.colour,
+        spacing=(_slice_distance(series, files), *spacing),
+        axes=_series_axes(series),
+        show=show if all(h.windowed for h in series.files) else None,
+        inverse=first.inverse,
+    )
+
+
+def has_repeated_positions(series: Series) -> bool:
+    """Tell whether slices share a place, so that the series is no single volume."""
+    return any(f.code == REPEATED for f in series.check())
+
+
+def _series_axes(series: Series) -> Axes | None:
+    first = series.first
+    if first.orientation is None or first.normal is None:
+        return None
+    try:
+        return parse_axes(np.array([first.normal, first.orientation[3:], first.orientation[:3]]))
+    except ValueError:
+        return None
+
+
+def _frame_order(files: Sequence[_File]) -> list[tuple[_File, int]]:
+    """List file and frame of each slice; frames with known places are put in order along the normal."""
+    out = []
+    for file in files:
+        depths = _frame_depths(file) if file.header.frames > 1 else []
+        order = sorted(range(len(depths)), key=lambda i: depths[i]) if depths else range(file.header.frames)
+        out += [(file, int(frame)) for frame in order]
+    return out
+
+
+def _frame_depths(file: _File) -> list[float]:
+    """Compute the places of the frames along the normal; none where a frame does not say."""
+    groups = file.open().get("PerFrameFunctionalGroupsSequence") or ()
+    if len(groups) != file.header.frames or file.header.normal is None:
+        return []
+    out = []
+    for group in groups:
+        plane = group.get("PlanePositionSequence")
+        if not plane or plane[0].get("ImagePositionPatient") is None:
+            return []
+        place = np.array([float(v) for v in plane[0].ImagePositionPatient])
+        out.append(round(float(np.dot(file.header.normal, place)), 4))
+    return out
+
+
+def _slice_distance(series: Series, files: Sequence[_File]) -> float | None:
+    if len(files) == 1 and series.first.frames > 1:
+        steps = np.diff(np.sort(np.array(_frame_depths(files[0]))))
+        if len(steps) and float(np.median(steps)) > 0:
+            return float(np.median(steps))
+    return series.slice_distance()
+
+
+def _decode(file: _File, frame: int) -> Array:
+    """Decode one frame: float32 in real units, or uint8 colour."""
+    dataset, path, header = file.open(), file.header.path, file.header
+    samples = int(dataset.get("SamplesPerPixel", 1) or 1)
+    if header.frames * header.size[0] * header.size[1] * samples > LARGEST:
+        raise BadInput(
+            f"{path} states {header.frames} frames of {size_text(header.size)}, which is too large to be read; is it damaged?",
+            code="out-of-memory",
+        )
+    try:
+        with quiet_pydicom():
+            stored = load_pydicom("reading DICOM").pixels.pixel_array(dataset, index=frame if header.frames > 1 else 0)
+            return _to_colour(dataset, stored) if header.colour else _to_units(dataset, stored, frame)
+    except Exception:  # as in series.read_header
+        raise _undecodable(dataset, path) from None
+
+
+def _to_units(dataset: Any, stored: Array, frame: int) -> Array:
+    """Apply the modality lookup table, or slope and intercept, of a frame."""
+    if dataset.get("ModalityLUTSequence"):
+        return np.asarray(load_pydicom("reading DICOM").pixels.apply_modality_lut(stored, dataset), np.float32)
+    slope, intercept = _rescale(dataset, frame)
+    return np.asarray(stored * slope + intercept, np.float32)
+
+
+def _rescale(dataset: Any, frame: int) -> tuple[float, float]:
+    for group in frame_groups(dataset, frame):
+        if group.get("RescaleSlope") is not None and group.get("RescaleIntercept") is not None:
+            return float(group.RescaleSlope), float(group.RescaleIntercept)
+    return 1.0, 0.0
+
+
+def _to_colour(dataset: Any, stored: Array) -> Array:
+    """Convert to 8-bit RGB; a palette is looked up, YBR was converted when it was decoded."""
+    if dataset.PhotometricInterpretation == "PALETTE COLOR":
+        stored = load_pydicom("reading DICOM").pixels.apply_color_lut(stored, dataset)[..., :3]
+        bits = 8 * stored.dtype.itemsize
+    else:
+        bits = int(dataset.get("BitsStored", 8))
+    if stored.ndim == 2:
+        stored = np.repeat(stored[..., None], 3, axis=2)
+    if bits > 8:
+        return np.asarray(stored >> (bits - 8)).astype(np.uint8)
+    return stored.astype(np.uint8)
+
+
+def apply_file_window(dataset: Any, frame: int, values: Array, *, source: str) -> Array:
+    """Show values in the window that the file states for a frame.
+
+    Args:
+        dataset: The DICOM data set.
+        frame: The number of the frame, from 0.
+        values: The pixels in real units.
+        source: The file, for messages.
+
+    Returns:
+        Values from 0 (black) to 255; those of 8-bit images without a window are unchanged.
+
+    Raises:
+        BadInput: The file states no window, or one without a width.
+    """
+    groups = frame_groups(dataset, frame)
+    table = next((g for g in groups if g.get("VOILUTSequence")), None)
+    if table is not None:
+        try:
+            with quiet_pydicom():
+                looked_up = load_pydicom("reading DICOM").pixels.apply_voi(np.rint(values).astype(np.int64), table)
+                bits = int(table.VOILUTSequence[0].LUTDescriptor[2])
+        except Exception:  # as in series.read_header
+            raise _damaged(Path(source)) from None
+        return np.asarray(looked_up * (WHITE / (2**bits - 1)), np.float32)
+    stated = next((g for g in groups if g.get("WindowCenter") is not None and g.get("WindowWidth") is not None), None)
+    if stated is not None:
+        centre, width = _first(stated.WindowCenter), _first(stated.WindowWidth)
+        return apply_window_function(values, centre, width, str(stated.get("VOILUTFunction") or "LINEAR"), source=source)
+    bits = int(dataset.get("BitsStored", 16))
+    if bits <= 8 and not int(dataset.get("PixelRepresentation", 0)) and _rescale(dataset, frame) == (1.0, 0.0):
+        return np.asarray(values * (WHITE / (2**bits - 1)), np.float32)
+    raise BadInput(
+        f"{source} states no window; set data.scan.window, such as 'soft tissue' or [40, 400] for CT, 'percentiles' for MR",
+        code="missing-window",
+    )
+
+
+def apply_window_function(values: Array, centre: float, width: float, function: str, *, source: str) -> Array:
+    """Apply a window of DICOM: LINEAR, LINEAR_EXACT or SIGMOID.
+
+    Returns:
+        Values from 0 to 255.
+
+    Raises:
+        BadInput: The width is too small, or the function unknown.
+    """
+    function = function.upper()
+    least = 1.0 if function == "LINEAR" else 0.0
+    if width < least or (function != "LINEAR" and width <= 0) or function not in ("LINEAR", "LINEAR_EXACT", "SIGMOID"):
+        raise BadInput(
+            f"{source} states a window of width {width:g} ({function}), which cannot be used; set data.scan.window",
+            code="missing-window",
+        )
+    if function == "SIGMOID":
+        return np.asarray(WHITE / (1 + np.exp(-4 * (values - centre) / width)), np.float32)
+    if function == "LINEAR":
+        centre, width = centre - 0.5, width - 1
+    if width == 0:
+        return np.where(values > centre, WHITE, 0.0).astype(np.float32)
+    return np.asarray(np.clip(((values - centre) / width + 0.5) * WHITE, 0, WHITE), np.float32)
+
+
+def _first(value: Any) -> float:
+    """Take the first of several windows; files list the most usual one first."""
+    several = hasattr(value, "__iter__") and not isinstance(value, str)
+    return float(next(iter(value)) if several else value)
+
+
+def _undecodable(dataset: Any, path: Path) -> BadInput:
+    """Explain why pixels could not be decoded: no decoder is installed, video, or a damaged file."""
+    try:
+        syntax = dataset.file_meta.TransferSyntaxUID
+        name, compressed = str(syntax.name), bool(syntax.is_compressed)
+    except Exception:  # no or an unknown syntax
+        return _damaged(path)
+    if compressed and any(word in name for word in _VIDEO):
+        return BadInput(f"{path} is a video ({name}); export single frames", code="unsupported-format")
+    if compressed and not _has_decoder(syntax):
+        needed = next((p for word, p in _PLUGINS.items() if word in name), "'pylibjpeg[all]'")
+        return BadInput(
+            f"{path} is compressed as {name}, which needs a decoder; run: pip install {needed}", code="missing-package"
+        )
+    return _damaged(path)
+
+
+def _has_decoder(syntax: Any) -> bool:
+    try:
+        return bool(load_pydicom("reading DICOM").pixels.get_decoder(syntax).is_available)
+    except NotImplementedError:
+        return False
+
+
+def _damaged(path: Path) -> BadInput:
+    return BadInput(
+        f"{path} cannot be read as DICOM: it is damaged or cut off; export it again or leave it out", code="damaged-image"
+    )
