@@ -154,6 +154,9 @@ class Source:
     values: Array
     batches: Sequence[str]  # of numbers: cells with \0 between them
     marks: Collection[str] = ()  # words that were read as missing
+    distinct: Sequence[str] | None = (
+        None  # of text: its words in the order of the rows, each once, where they are known
+    )
 
 
 def read_formats(
@@ -176,7 +179,7 @@ def read_formats(
     for name, source in words.items():
         kind = kinds.get(name)
         if kind is None or kind in ("numeric", "id", "drop"):
-            text_column = _parse_column(source.values, sure=kind == "numeric")
+            text_column = _parse_column(source.values, source.distinct, sure=kind == "numeric")
             if text_column is not None:
                 texts[name] = text_column
     commas = [n for n, t in texts.items() if t.proves == {","}]
@@ -211,15 +214,16 @@ def read_formats(
     return out, Reading(tuple(notes.lines()), decimal, unclear)
 
 
-def _parse_column(values: Array, *, sure: bool) -> TextColumn | None:
+def _parse_column(values: Array, known: Sequence[str] | None, *, sure: bool) -> TextColumn | None:
     """Parse the column's cells as numbers; None where one is no number or the column holds levels or codes."""
-    words: list[str | None] = values.tolist()
-    distinct = dict.fromkeys(w for w in words if w is not None)
-    if not distinct:
+    first = next((w for w in (known or values) if w is not None), None)
+    if first is None or (parse_cell(first) is None and parse_numbers([first.replace(",", ".")]) is None):
         return None
-    fast = _fast_commas(list(distinct))
+    distinct = list(dict.fromkeys(w for w in values.tolist() if w is not None) if known is None else known)
+    fast = _fast_commas(distinct)
     if fast is not None:
         floats, cells = fast
+        words: list[str | None] = values.tolist()
         number_by_word: dict[str | None, float] = dict(zip(distinct, floats.tolist(), strict=True))
         number_by_word[None] = np.nan
         return TextColumn(words, cells, np.fromiter(map(number_by_word.__getitem__, words), np.float64, len(words)))
@@ -229,7 +233,7 @@ def _parse_column(values: Array, *, sure: bool) -> TextColumn | None:
         if cell is None:
             return None
         cells[word] = cell
-    column = TextColumn(words, cells)
+    column = TextColumn(values.tolist(), cells)
     return column if _is_measurement(column, sure=sure) else None
 
 

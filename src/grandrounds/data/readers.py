@@ -25,8 +25,8 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import PLAIN, Format
 from grandrounds.data.sql_source import read_sql
-from grandrounds.data.table import EXACT, Table, check_names, to_column
-from grandrounds.data.text_file import decode_text, read_text, without_marks
+from grandrounds.data.table import EXACT, Table, check_names, to_column, without_marks
+from grandrounds.data.text_file import decode_text, read_text
 
 # "None" is not here: in some tables it is a category ("no treatment given").
 # "." is how SAS and Stata write it, "#NV" is German Excel's "#N/A".
@@ -76,9 +76,10 @@ def read_table(
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
     if source.lower().endswith(".gz"):
         raw = _gunzip(raw, source=source)
-    text, assumed = decode_text(raw, source=source, encoding=form.text_encoding)
+    text = decode_text(raw, source=source, encoding=form.text_encoding)
+    del raw
     form = form if sep is None else replace(form, separator=sep)
-    return read_text(text, source=source, marks=marks, form=form, encoding=assumed, names=names, kinds=kinds, keep=keep)
+    return read_text(text, source=source, marks=marks, form=form, names=names, kinds=kinds, keep=keep)
 
 
 def table_format(settings: DataSettings) -> Format:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def to_column(values: Values, *, name: str, source: str) -> Array:
 
 def is_number(word: str) -> bool:
     """Tell whether a cell is written as a finite number; "007", "inf" and "1_000" are not."""
-    return _NUMBER.fullmatch(word) is not None and bool(np.isfinite(float(word)))
+    return _NUMBER.fullmatch(word) is not None and math.isfinite(float(word))
 
 
 def parse_numbers(words: Sequence[str]) -> Array | None:
@@ -204,6 +205,12 @@ def parse_numbers(words: Sequence[str]) -> Array | None:
         return None
     large = np.flatnonzero(np.abs(floats) > EXACT).tolist()
     return None if any(words[i].lstrip("+-").isdigit() for i in large) else floats
+
+
+def without_marks(floats: Array, *, marks: frozenset[str]) -> Array:
+    """Replace numbers that are themselves a mark for missing, such as -999, by NaN."""
+    numbers = [float(mark) for mark in marks if is_number(mark)]
+    return np.where(np.isin(floats, numbers), np.nan, floats) if numbers else floats
 
 
 def format_number(value: float) -> str:

@@ -6,20 +6,20 @@ import csv
 import io
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.fast_text import BATCH_ROWS, DELIMITERS, split_columns
 from grandrounds.data.formats import AUTO, PLAIN, Format, Source, list_columns, parse_cell, read_formats
-from grandrounds.data.table import Table, check_names, is_number, parse_numbers
+from grandrounds.data.table import Table, check_names, is_number, parse_numbers, without_marks
 
-_DELIMITERS = (",", ";", "\t", "|")
+FAST_SIZE = 2**18  # shorter texts are read before Arrow is imported
 _SAMPLE_ROWS = 50
 _SAMPLE_CHARS = 200_000
-_BATCH_ROWS = 1000
 _MAGIC = {
     b"\x1f\x8b": "it is gzip: name it .csv.gz",
     b"PAR1": "it is Parquet: name it .parquet",
@@ -31,22 +31,59 @@ _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "sp
 _USUAL_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # nobody means anything else by these
 
 
-def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> tuple[str, str]:
-    """Bytes as text, and the encoding where it was assumed: UTF-16 by its mark, Windows-1252 where it is not UTF-8."""
+@dataclass(frozen=True)
+class FileText:
+    """Text of a file, as UTF-8 bytes or as a string: a large file is seldom needed as both."""
+
+    content: bytes | str
+    encoding: str = ""  # the encoding where it was assumed
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    @property
+    def head(self) -> str:
+        """The first characters."""
+        if isinstance(self.content, str):
+            return self.content[:_SAMPLE_CHARS]
+        return self.content[: 4 * _SAMPLE_CHARS].decode("utf-8", "ignore")[:_SAMPLE_CHARS]
+
+    def to_text(self) -> str:
+        """Return the whole text as a string."""
+        return self.content if isinstance(self.content, str) else self.content.decode("utf-8")
+
+    def to_bytes(self) -> bytes:
+        """Return the whole text in UTF-8; raises UnicodeEncodeError for a half of a UTF-16 pair."""
+        return self.content if isinstance(self.content, bytes) else self.content.encode("utf-8")
+
+
+def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> FileText:
+    """Find the text in bytes: UTF-16 by its mark, Windows-1252 if it is not UTF-8.
+
+    Args:
+        raw: The bytes of the file.
+        source: The file, for messages.
+        encoding: The encoding that the user states.
+
+    Raises:
+        BadInput: The bytes are not text, or not in the encoding.
+    """
     hint = next((hint for magic, hint in _MAGIC.items() if raw.startswith(magic)), "")
     bom_encoding = next((name for mark, name in _BOM.items() if raw.startswith(mark)), None)
     if hint or (b"\0" in raw and bom_encoding != "utf-16" and encoding == AUTO):
         raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}", code="not-text")
     if encoding != AUTO:
-        return _decode_as(raw, encoding, source=source), ""
+        return FileText(_decode_as(raw, encoding, source=source))
     if bom_encoding == "utf-16":
-        return _decode_as(raw, bom_encoding, source=source), "UTF-16"
+        return FileText(_decode_as(raw, bom_encoding, source=source), "UTF-16")
     try:
-        return raw.decode("utf-8-sig"), ""
+        if not raw.isascii():
+            raw.decode("utf-8-sig")
+        return FileText(raw.removeprefix(b"\xef\xbb\xbf"))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
     try:
-        return raw.decode(_WINDOWS), "Windows-1252"
+        return FileText(raw.decode(_WINDOWS), "Windows-1252")
     except UnicodeDecodeError:
         raise BadInput(
             f"{source} is neither UTF-8 (line {line}) nor Windows-1252 text; "
@@ -74,33 +111,82 @@ def _decode_as(raw: bytes, encoding: str, *, source: str) -> str:
 
 
 def read_text(
-    text: str,
+    text: FileText,
     *,
     source: str,
     marks: frozenset[str],
     form: Format = PLAIN,
-    encoding: str = "",
     names: Sequence[str] | None = None,
     kinds: Mapping[str, object] | None = None,
     keep: Collection[str] = (),
+    fast_size: int = FAST_SIZE,
 ) -> Table:
-    """Read a delimited text as a table, a batch of rows at a time so that the cells are still in cache.
+    """Read a delimited text as a table: a large one of a regular structure by Arrow, any other cell by cell.
 
     Args:
         text: The content.
         source: The file, for messages.
         marks: Cells that mean "no value".
         form: The format that the user states.
-        encoding: The encoding that was assumed, for the notes.
         names: The column names of a file without a header.
         kinds: As in `read_formats`.
         keep: As in `read_formats`.
+        fast_size: Bytes from which on Arrow is tried; it gives the same table.
     """
     usual = "\t" if ".tsv" in source.lower() else ","
     if form.separator == AUTO:
-        delimiter = _detect_delimiter(text, default=usual)
+        delimiter = _detect_delimiter(text.head, default=usual)
     else:
         delimiter = _parse_separator(form.separator, source=source)
+    sources = None
+    if len(text) >= fast_size:
+        sources = _read_quickly(text, delimiter=delimiter, source=source, marks=marks, names=names, detect=form.detect)
+    if sources is None:
+        sources = _read_strictly(text.to_text(), delimiter=delimiter, source=source, marks=marks, names=names)
+    if not form.detect:
+        return Table({column.name: column.values for column in sources}, source)
+    values, reading = read_formats(sources, form, separator=delimiter, kinds=kinds or {}, keep=keep)
+    notes = [f"read as {text.encoding}{_first_foreign([s.name for s in sources])}"] if text.encoding else []
+    if form.separator == AUTO and delimiter != usual:
+        notes.append(f"cells are separated by a {_SEPARATORS[delimiter]}")
+    notes += [*reading.notes, *_missing_notes(sources)]
+    return Table(values, source, reading=replace(reading, notes=tuple(notes)))
+
+
+def _read_quickly(
+    text: FileText, *, delimiter: str, source: str, marks: frozenset[str], names: Sequence[str] | None, detect: bool
+) -> list[Source] | None:
+    """Read a large text of a regular structure by Arrow; None for every other text, also for one with a fault."""
+    head, start = text.head, 0
+    if head.startswith("\ufeff"):
+        return None
+    if names is None:
+        try:
+            line, first = next(_read_rows(head, delimiter=delimiter, source=source))
+        except (BadInput, StopIteration):
+            return None
+        for _ in range(line):
+            start = head.find("\n", start) + 1
+            if start == 0:
+                return None
+        header = _read_header(first, source=source, marks=marks)
+    else:
+        header = list(names)
+        check_names(header, source=source)
+    try:
+        raw, start = text.to_bytes(), len(head[:start].encode("utf-8"))
+    except UnicodeEncodeError:
+        return None
+    columns = split_columns(raw, start, width=len(header), delimiter=delimiter, marks=marks, with_cells=detect)
+    if columns is None:
+        return None
+    return [Source(n, c.values, c.batches, c.missing_words, c.distinct) for n, c in zip(header, columns, strict=True)]
+
+
+def _read_strictly(
+    text: str, *, delimiter: str, source: str, marks: frozenset[str], names: Sequence[str] | None
+) -> list[Source]:
+    """Read any text cell by cell; every fault is an error that names its line."""
     rows = _read_rows(text, delimiter=delimiter, source=source)
     if names is None:
         first = next(rows, None)
@@ -113,7 +199,7 @@ def read_text(
         header = list(names)
         check_names(header, source=source)
     columns = [_Cells(marks) for _ in header]
-    while batch := list(itertools.islice(rows, _BATCH_ROWS)):
+    while batch := list(itertools.islice(rows, BATCH_ROWS)):
         for line, row in batch:
             if len(row) != len(header):
                 raise BadInput(
@@ -125,15 +211,7 @@ def read_text(
             column.add(cells)
     if not columns[0]:
         raise BadInput(f"{source} has a header but no rows; give a table with at least one row", code="empty-table")
-    if not form.detect:
-        return Table({name: column.finish() for name, column in zip(header, columns, strict=True)}, source)
-    sources = [Source(n, c.finish(), c.cells, c.missing_words) for n, c in zip(header, columns, strict=True)]
-    values, reading = read_formats(sources, form, separator=delimiter, kinds=kinds or {}, keep=keep)
-    notes = [f"read as {encoding}{_first_foreign(header)}"] if encoding else []
-    if form.separator == AUTO and delimiter != usual:
-        notes.append(f"cells are separated by a {_SEPARATORS[delimiter]}")
-    notes += [*reading.notes, *_missing_notes(sources)]
-    return Table(values, source, reading=replace(reading, notes=tuple(notes)))
+    return [Source(n, c.finish(), c.cells, c.missing_words) for n, c in zip(header, columns, strict=True)]
 
 
 def _first_foreign(header: Sequence[str]) -> str:
@@ -171,9 +249,9 @@ def _open_reader(text: str, *, delimiter: str, strict: bool) -> Any:
 def _detect_delimiter(text: str, *, default: str) -> str:
     """Find the delimiter that cuts the first lines evenly, and the header into most columns."""
     best, best_score = default, (False, 1, False)
-    for delimiter in _DELIMITERS:
+    for delimiter in DELIMITERS:
         try:
-            sample = _open_reader(text[:_SAMPLE_CHARS], delimiter=delimiter, strict=False)
+            sample = _open_reader(text, delimiter=delimiter, strict=False)
             widths = [len(row) for row in itertools.islice(filter(None, sample), _SAMPLE_ROWS)]
         except csv.Error:
             continue
@@ -295,9 +373,3 @@ class _Cells:
         out = np.full(len(cells), np.nan)
         out[present] = numbers
         return out
-
-
-def without_marks(floats: Array, *, marks: frozenset[str]) -> Array:
-    """Replace numbers that are themselves a mark for missing, such as -999, by NaN."""
-    numbers = [float(mark) for mark in marks if is_number(mark)]
-    return np.where(np.isin(floats, numbers), np.nan, floats) if numbers else floats
