@@ -111,7 +111,8 @@ class _Extraction:
             columns[DURATION] = duration
         for feature in self.cohort.features:
             columns[feature.name] = self._feature(feature, rows)
-        return CohortTable(Table(columns, self.source.name), tuple(self.steps), tuple(self.notes))
+        notes = dict.fromkeys((*self.notes, *getattr(self.source, "notes", ())))
+        return CohortTable(Table(columns, self.source.name), tuple(self.steps), tuple(notes))
 
     def _keep(self, rows: _Rows, kept: Array, step: str) -> _Rows:
         """Keep some rows, and note how many; an empty cohort is refused with the step that emptied it."""

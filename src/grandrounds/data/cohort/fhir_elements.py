@@ -1,0 +1,161 @@
+"""Elements of FHIR R4 resources: times, references, codings and quantities.
+
+Times are the hospital's wall clock as written; the offset from UTC is dropped. A system of codes is known by its URL or OID.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+Precision = Literal["time", "day", "month", "year"]
+Coding = tuple[str, str]  # system as written, code
+
+NO_TIME = -(2**63)  # NaT as an integer
+DAY = 86400
+
+ABSENT = ("entered-in-error", "cancelled")
+_TIME = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?)?)?", re.ASCII
+)
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_SYSTEMS = {
+    "loinc.org": "LOINC",
+    "snomed.info/sct": "SNOMED",
+    "hl7.org/fhir/sid/icd-10": "ICD10",
+    "hl7.org/fhir/sid/icd-10-cm": "ICD10CM",
+    "hl7.org/fhir/sid/icd-10-gm": "ICD10GM",
+    "hl7.org/fhir/sid/icd-10-de": "ICD10GM",
+    "fhir.de/codesystem/bfarm/icd-10-gm": "ICD10GM",
+    "fhir.de/codesystem/dimdi/icd-10-gm": "ICD10GM",
+    "hl7.org/fhir/sid/icd-9-cm": "ICD9CM",
+    "hl7.org/fhir/sid/icd-9-cm/diagnosis": "ICD9CM",
+    "terminology.hl7.org/codesystem/icd9cm": "ICD9CM",
+    "terminology.hl7.org/codesystem/icd9": "ICD9CM",
+    "whocc.no/atc": "ATC",
+    "fhir.de/codesystem/bfarm/atc": "ATC",
+    "fhir.de/codesystem/dimdi/atc": "ATC",
+    "nlm.nih.gov/research/umls/rxnorm": "RxNorm",
+    "ama-assn.org/go/cpt": "CPT4",
+    "unitsofmeasure.org": "UCUM",
+    "fhir-terminology.ohdsi.org": "OMOP",
+    "urn:oid:2.16.840.1.113883.6.1": "LOINC",
+    "urn:oid:2.16.840.1.113883.6.96": "SNOMED",
+    "urn:oid:2.16.840.1.113883.6.3": "ICD10",
+    "urn:oid:2.16.840.1.113883.6.90": "ICD10CM",
+    "urn:oid:1.2.276.0.76.5.311": "ICD10GM",
+    "urn:oid:2.16.840.1.113883.6.103": "ICD9CM",
+    "urn:oid:2.16.840.1.113883.6.104": "ICD9CM",
+    "urn:oid:2.16.840.1.113883.6.73": "ATC",
+    "urn:oid:2.16.840.1.113883.6.88": "RxNorm",
+    "urn:oid:2.16.840.1.113883.6.12": "CPT4",
+    "urn:oid:2.16.840.1.113883.6.8": "UCUM",
+}
+_PREFIX = re.compile(r"^https?://(www\.)?")
+
+
+@lru_cache(maxsize=512)
+def find_vocabulary(system: str) -> str | None:
+    """Find the vocabulary of definition.VOCABULARIES that a system of codes is; None where it is none of them."""
+    plain = _PREFIX.sub("", system.strip().lower().partition("|")[0]).rstrip("/")
+    return "SNOMED" if plain.startswith("snomed.info/sct") else _SYSTEMS.get(plain)
+
+
+@lru_cache(maxsize=65536)
+def _read_day(year: str, month: str, day: str) -> int:
+    return (datetime.date(int(year), int(month), int(day)).toordinal() - _EPOCH) * DAY
+
+
+def parse_time(text: object) -> tuple[int, Precision]:
+    """Parse a dateTime, date or instant.
+
+    Args:
+        text: The element.
+
+    Returns:
+        Seconds since 1970 of the wall clock, at the start of the day, month or year where only that is written; and the
+        precision.
+
+    Raises:
+        ValueError: It is no time.
+    """
+    match = _TIME.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(text)
+    year, month, day, hour, minute, second = match.groups()
+    start = _read_day(year, month or "01", day or "01")
+    if hour is None:
+        return start, "day" if day else "month" if month else "year"
+    h, m, s = int(hour), int(minute), int(second or 0)
+    if h > 23 or m > 59 or s > 60:
+        raise ValueError(text)
+    return start + 3600 * h + 60 * m + min(s, 59), "time"
+
+
+def parse_record_time(text: object) -> int:
+    """Parse the time of a record: a day alone is its start; a month or year alone its last day, when it was known for sure."""
+    seconds, precision = parse_time(text)
+    return seconds if precision in ("time", "day") else last_day(seconds, precision)
+
+
+def parse_end(text: object) -> int:
+    """Parse the end of a visit or a death: a day alone is its last second; a month or year alone is not known."""
+    seconds, precision = parse_time(text)
+    return seconds if precision == "time" else seconds + DAY - 1 if precision == "day" else NO_TIME
+
+
+def last_day(seconds: int, precision: Precision) -> int:
+    """Return the start of the last day of a month or year that begins at `seconds`."""
+    first = datetime.date.fromordinal(seconds // DAY + _EPOCH)
+    if precision == "year":
+        return _read_day(str(first.year), "12", "31")
+    following = first.replace(day=28) + datetime.timedelta(days=4)
+    return (following - datetime.timedelta(days=following.day) - datetime.date(1970, 1, 1)).days * DAY
+
+
+def read_reference(element: object) -> str | None:
+    """Read the id that a reference has: "Patient/1", "urn:uuid:1" and "https://host/fhir/Patient/1/_history/2" are all 1."""
+    reference = element.get("reference") if isinstance(element, Mapping) else None
+    if not isinstance(reference, str) or not reference or "?" in reference:
+        return None
+    if reference.startswith("urn:"):
+        return reference.rpartition(":")[2]
+    return reference.partition("/_history/")[0].rpartition("/")[2] or None
+
+
+def read_reference_type(element: object) -> str:
+    """Read the type that a reference names, "" where it names none."""
+    if not isinstance(element, Mapping):
+        return ""
+    reference = element.get("reference")
+    if isinstance(reference, str) and "/" in reference and not reference.startswith("urn:"):
+        return reference.partition("/_history/")[0].rpartition("/")[0].rpartition("/")[2]
+    return str(element.get("type") or "")
+
+
+def read_codings(concept: object) -> tuple[Coding, ...]:
+    """Read the codings of a CodeableConcept, or of a list of them."""
+    if isinstance(concept, list):
+        return tuple(coding for part in concept for coding in read_codings(part))
+    codings = concept.get("coding") if isinstance(concept, Mapping) else None
+    if not isinstance(codings, list):
+        return ()
+    return tuple(
+        (str(c.get("system") or ""), c["code"])
+        for c in codings
+        if isinstance(c, Mapping) and isinstance(c.get("code"), str)
+    )
+
+
+def has_code(concept: object, *codes: str) -> bool:
+    """Return True where a CodeableConcept has one of these codes, in any system."""
+    return any(code in codes for _, code in read_codings(concept))
+
+
+def read_status(resource: Mapping[str, Any]) -> str:
+    """Read the status of a resource, "" where it has none."""
+    status = resource.get("status")
+    return status if isinstance(status, str) else ""
