@@ -94,7 +94,7 @@ def test_patients_have_a_birth_a_sex_and_a_death(tmp_path):
 def test_classes_of_encounters_are_kinds_of_visits(tmp_path):
     kinds = {
         "IMP": "inpatient", "ACUTE": "inpatient", "NONAC": "inpatient", "SS": "inpatient", "AMB": "outpatient",
-        "VR": "outpatient", "OBSENC": "outpatient", "EMER": "emergency", "HH": "other", "XX": "other",
+        "VR": "outpatient", "OBSENC": "outpatient", "EMER": "emergency", "HH": "outpatient", "XX": "other",
     }  # fmt: skip
     encounters = [encounter(code, **{"class": {"code": code}}) for code in kinds]
     encounters += [encounter("none", **{"class": None}), encounter("icu", type=[concept((SNOMED, "305351004"))])]
