@@ -56,7 +56,8 @@ TYPES: dict[Domain, str] = {
 
 _KINDS = {
     "IMP": "inpatient", "ACUTE": "inpatient", "NONAC": "inpatient", "SS": "inpatient", "EMER": "emergency",
-    "AMB": "outpatient", "VR": "outpatient", "OBSENC": "outpatient", "HH": "outpatient", "I": "inpatient", "E": "emergency", "O": "outpatient",
+    "AMB": "outpatient", "VR": "outpatient", "OBSENC": "outpatient", "HH": "outpatient",
+    "I": "inpatient", "E": "emergency", "O": "outpatient",
 }  # fmt: skip
 _SAME = {"RxNorm Extension": "RxNorm", "ICD9Proc": "ICD9CM", "ICD10PCS": "ICD10CM"}
 """Vocabularies of OMOP that share a system of codes in FHIR, or a name in a cohort file."""
