@@ -41,6 +41,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "separator"): "auto",
     ("data", "dates"): "auto",
     ("data", "part"): None,
+    ("data", "sheet"): None,
     ("data", "censored"): "value",
     ("data", "features"): [],
     ("data", "coding"): "levels",

@@ -117,12 +117,12 @@ def test_an_encoding_that_cannot_be_guessed_names_the_flag(tmp_path: Path) -> No
     assert "is not utf-8 text" in refused(path, "--text-encoding", "utf-8")
 
 
-def test_an_excel_workbook_names_the_way_to_csv(tmp_path: Path) -> None:
-    path = tmp_path / "book.xlsx"
+def test_a_workbook_of_another_format_names_the_way_to_one_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "book.xls"
     path.write_bytes(b"PK\x03\x04")
-    assert "in Excel choose Save As, CSV UTF-8" in refused(path)
+    assert "open it in Excel and save it as .xlsx (Excel Workbook) or as CSV UTF-8" in refused(path)
     path.rename(tmp_path / "book.csv")
-    assert "in Excel choose Save As, CSV UTF-8" in refused(tmp_path / "book.csv")
+    assert "name an Excel workbook .xlsx" in refused(tmp_path / "book.csv")
 
 
 # --- numbers ---------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def table1(
     percentages. Counts below `least` are hidden.
 
     Args:
-        data: The path of a table (.csv, .parquet, a SQL URL), a data set by name, or a pandas DataFrame.
+        data: The path of a table (.csv, .parquet, .xlsx, .sav, a SQL URL), a data set by name, or a pandas DataFrame.
         site: The column that names the hospital of each row; a data set may have one of its own.
         group: The column whose values are compared, such as the treatment arm.
         columns: The columns to describe, in order; by default all.
@@ -206,8 +206,8 @@ def read_source(data: Any) -> tuple[Table, str | None]:
     if rows is None:
         if not isinstance(data, str | PathLike):
             raise BadInput(
-                f"cannot read an object of type {type(data).__name__}: give a table (.csv, .parquet), a data set or a pandas "
-                "DataFrame",
+                f"cannot read an object of type {type(data).__name__}: give a table (.csv, .parquet, .xlsx), a data set or a "
+                "pandas DataFrame",
                 code="unknown-source",
             )
         name = str(data)

@@ -142,7 +142,7 @@ def glm(
     Hospitals send sums over their patients, and no row. The result equals that of the pooled rows.
 
     Args:
-        source: A pandas DataFrame, the path of a table (.csv, .parquet, a SQL URL), a data set or recipe by name, or an
+        source: A pandas DataFrame, the path of a table (.csv, .parquet, .xlsx, a SQL URL), a data set or recipe by name, or an
             Experiment, of which the data are used.
         label: The outcome.
         features: The columns of the model; empty takes all that are left.
@@ -222,7 +222,7 @@ def cox(
     Hospitals send sums over their patients, and no row. Stratified by hospital (the default), no time leaves a hospital.
 
     Args:
-        source: A pandas DataFrame, the path of a table (.csv, .parquet, a SQL URL), a data set or recipe by name, or an
+        source: A pandas DataFrame, the path of a table (.csv, .parquet, .xlsx, a SQL URL), a data set or recipe by name, or an
             Experiment, of which the data are used.
         time: The column with the follow-up time.
         event: The column that tells events from censored rows: 1 and 0, or two words.

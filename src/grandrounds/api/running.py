@@ -37,8 +37,8 @@ def run(
     """Train one model across sites and write a run folder.
 
     Args:
-        experiment: The recipe or data set by name, the path of a .toml file or of a table (.csv, .parquet, a SQL URL), a
-            pandas DataFrame, or an Experiment. None runs the recipe of `rounds run`.
+        experiment: The recipe or data set by name, the path of a .toml file or of a table (.csv, .parquet, .xlsx, a SQL URL),
+            a pandas DataFrame, or an Experiment. None runs the recipe of `rounds run`.
         label: The column to predict (`data.label`).
         event: The class whose probability is the risk (`data.event`); of survival data the value that is the event.
         task: The type of the outcome, "classification", "regression", "count" or "survival" (`data.task`). None: inferred from

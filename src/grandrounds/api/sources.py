@@ -141,7 +141,7 @@ def _read_source(source: Any) -> tuple[Experiment, Any]:
     if rows is None:
         raise BadInput(
             f"cannot run an object of type {type(source).__name__}: give a recipe, a data set, a .toml file, a table (.csv, "
-            ".parquet), a pandas DataFrame or an Experiment",
+            ".parquet, .xlsx, .dta, .sav), a pandas DataFrame or an Experiment",
             code="unknown-source",
         )
     return _table_experiment(DATA_FRAME, name=DATA_FRAME), rows
@@ -151,8 +151,9 @@ def _read_named(source: str, *, is_path: bool) -> Experiment:
     """Read the experiment of a name or path."""
     from grandrounds.core.errors import BadInput, nearest
     from grandrounds.core.redact import hide
-    from grandrounds.data.readers import PARQUET, TEXT
+    from grandrounds.data.readers import TABLES
     from grandrounds.data.sets.catalog import CATALOG
+    from grandrounds.data.spreadsheets import UNREADABLE
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe, recipes
 
@@ -161,7 +162,7 @@ def _read_named(source: str, *, is_path: bool) -> Experiment:
     if "://" in source:
         name = Path(hide(source).split("://")[-1].split("?")[0]).stem or "database"
         return _table_experiment(source, name=name)
-    if is_path or source.lower().endswith((*TEXT, *PARQUET, ".npz", ".xlsx")):
+    if is_path or source.lower().endswith((*TABLES, *UNREADABLE, ".npz")):
         return _table_experiment(str(Path(source).resolve()), name=Path(source).stem)
     known = recipes()
     if source in known:
@@ -170,7 +171,7 @@ def _read_named(source: str, *, is_path: bool) -> Experiment:
         return Experiment.parse({"name": source, "data": {"name": source}})
     raise BadInput(
         f"no recipe or data set '{source}'; {nearest(source, dict.fromkeys([*known, *CATALOG]))} (a file ends in .toml, "
-        ".csv or .parquet)",
+        ".csv, .parquet or .xlsx)",
         code="unknown-recipe",
     )
 

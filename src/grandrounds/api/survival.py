@@ -157,7 +157,7 @@ def kaplan_meier(
     rows, and the day of every event can be read.
 
     Args:
-        data: The path of a table (.csv, .parquet, a SQL URL), a data set by name, or a pandas DataFrame.
+        data: The path of a table (.csv, .parquet, .xlsx, .sav, a SQL URL), a data set by name, or a pandas DataFrame.
         time: The column with the follow-up time.
         event: The column that tells events from censored rows: 1 and 0, or two words.
         site: The column that names the hospital of each row; a data set may have one of its own.

@@ -51,7 +51,7 @@ def console(
     data: Annotated[
         str | None,
         typer.Option(
-            help="For --site: new patients instead of the run's rows: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL."
+            help="For --site: new patients instead of the run's rows: .csv, .parquet, .xlsx, .dta, .sav, .npz or a SQL URL."
         ),
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,

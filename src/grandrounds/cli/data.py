@@ -16,6 +16,7 @@ from grandrounds.cli.options import (
     Reading,
     Separator,
     Set,
+    SheetName,
     TextEncoding,
     build_experiment,
     expand_options,
@@ -99,7 +100,7 @@ def get(
 @app.command()
 def split(
     source: Annotated[
-        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; images: .npz).")
+        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, .xlsx, .dta, .sav, SQL URL, .npz).")
     ],
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder to write to; existing files are not overwritten.")
@@ -111,6 +112,7 @@ def split(
     query: Query = None,
     text_encoding: TextEncoding = None,
     separator: Separator = None,
+    sheet: SheetName = None,
 ) -> None:
     """Write one file for each hospital (.csv, or .npz of images), without the column that names the hospital.
 
@@ -133,7 +135,7 @@ def split(
 
     in_catalog = source in CATALOG or not any(c in source for c in "./:")
     are_images = source.lower().endswith(".npz")
-    as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO)
+    as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO, sheet=sheet)
     table = (
         find_entry(source).load()
         if in_catalog
@@ -237,7 +239,8 @@ def build_eicu(
 @expand_options
 def check(
     source: Annotated[
-        str, typer.Argument(help="A set of the catalog, your own file (.csv, .parquet, SQL URL), or module:function.")
+        str,
+        typer.Argument(help="A set of the catalog, your file (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or module:function."),
     ],
     columns: Columns = Columns(),
     query: Query = None,

@@ -80,7 +80,7 @@ def explain(
         typer.Option("--for", help="For --case: explain the model of this site (default: the row's own site)."),
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", help="New patients: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL.")
+        str | None, typer.Option("--table", help="New patients: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .npz or a SQL URL.")
     ] = None,
     query: Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")] = None,
     reading: Reading = Reading(),

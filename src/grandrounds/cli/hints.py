@@ -26,6 +26,7 @@ FLAGS = {
     "data.text_encoding": "--text-encoding NAME",
     "data.separator": "--separator MARK",
     "data.missing": "--missing WORD",
+    "data.sheet": "--sheet NAME",
     "data.censored": "--censored value|half|missing",
     "seed": "--seed N",
 }

@@ -87,7 +87,7 @@ Source = Annotated[
     ),
 ]
 TableFile = Annotated[
-    str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+    str | None, typer.Option("--table", help="Your own data: .csv, .parquet, .xlsx, .sas7bdat, .dta, .sav or a SQL URL.")
 ]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 EventClass = Annotated[
@@ -120,6 +120,7 @@ TextEncoding = Annotated[
     str | None, typer.Option("--text-encoding", help="Encoding of a text file: utf-8, cp1252, latin-1, utf-16 ...")
 ]
 Separator = Annotated[str | None, typer.Option("--separator", help="Separator of a text file: , ; | or tab.")]
+SheetName = Annotated[str | None, typer.Option("--sheet", help="Sheet of an Excel workbook. Default: the only one with cells.")]
 Missing = Annotated[
     list[str] | None,
     typer.Option("--missing", help="A further code for a missing value (repeatable): --missing -999."),
@@ -156,13 +157,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class Reading:
-    """Text format of a table: decimal mark, encoding, separator, missing and censored values."""
+    """Text format of a table: decimal mark, encoding, separator, missing and censored values; and the sheet of a workbook."""
 
     decimal: Decimal = None
     text_encoding: TextEncoding = None
     separator: Separator = None
     missing: Missing = None
     censored: Censored = None
+    sheet: SheetName = None
 
     def format_settings(self) -> dict[str, str]:
         """Return the settings of [data] that are given, without `missing`."""
@@ -171,6 +173,7 @@ class Reading:
             "text_encoding": self.text_encoding,
             "separator": self.separator,
             "censored": self.censored,
+            "sheet": self.sheet,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -195,6 +198,7 @@ class Reading:
             text_encoding=defaults.text_encoding if self.text_encoding is None else self.text_encoding,
             separator=defaults.separator if self.separator is None else self.separator,
             censored=defaults.censored if self.censored is None else self.censored,
+            sheet=self.sheet,
         )
 
     def first_flag(self) -> str | None:
@@ -249,7 +253,7 @@ class ExperimentOptions:
 class NewRows:
     """Table of new patients for `rounds predict` and `rounds evaluate`."""
 
-    table: Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
+    table: Annotated[str, typer.Option("--table", help="Rows to score: .csv, .parquet, .xlsx, .dta, .sav or a SQL URL.")]
     query: Query = None
     reading: Reading = Reading()
 
@@ -354,12 +358,13 @@ def build_experiment(
         BadInput: Options contradict each other, or the label is missing.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.readers import DEFAULT_MISSING, PARQUET, TEXT
+    from grandrounds.data.readers import DEFAULT_MISSING, TABLES
+    from grandrounds.data.spreadsheets import UNREADABLE
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
     data: dict[str, object] = {**columns.settings(), **({} if query is None else {"query": query})}
-    if table is None and ("://" in source or source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz"))):
+    if table is None and ("://" in source or source.lower().endswith((*TABLES, *UNREADABLE, ".npz"))):
         source, table = "", source
     if table is not None:
         if source:

@@ -39,7 +39,7 @@ def recalibrate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     site: Annotated[str | None, typer.Option(help="The hospital; 3 is site-03.")] = None,
     table: Annotated[
-        str | None, typer.Option(help="Recent patients with known outcomes: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+        str | None, typer.Option(help="Recent patients with known outcomes: .csv, .parquet, .xlsx, .dta, .sav or a SQL URL.")
     ] = None,
     query: Query = None,
     reading: Reading = Reading(),

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.audit import FAILED
-from grandrounds.cli.options import Censored, Decimal, Reading, Separator, TextEncoding, expand_options, show_reading
+from grandrounds.cli.options import (
+    Censored,
+    Decimal,
+    Reading,
+    Separator,
+    SheetName,
+    TextEncoding,
+    expand_options,
+    show_reading,
+)
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -26,7 +35,7 @@ UNFIT = 1
 @app.command()
 def check(
     data: Annotated[
-        str, typer.Option(help="The site's table (.csv, .tsv, .parquet, SQL URL), or images: .npz, or a folder.")
+        str, typer.Option(help="The site's table (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or images: .npz, or a folder.")
     ],
     schema: Annotated[Path, typer.Option(help="schema.json of the site's folder, or consortium.toml.")] = Path(
         "schema.json"
@@ -36,6 +45,7 @@ def check(
     text_encoding: TextEncoding = None,
     separator: Separator = None,
     censored: Censored = None,
+    sheet: SheetName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
     """Check data against the schema of the consortium: columns, types, values, units; for images size, labels, masks.
@@ -50,7 +60,7 @@ def check(
     from grandrounds.data.agreement.schema import read_schema
 
     agreed = read_schema(schema)
-    form = Reading(decimal, text_encoding, separator, None, censored).text_format()
+    form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()
     examined = examine_data(agreed, data, query=query, form=form)
     findings = examined.findings
     if as_json:
@@ -76,7 +86,7 @@ def check(
 @expand_options
 def schema_(
     table: Annotated[
-        str, typer.Argument(help="A table that has the columns (.csv, .tsv, .parquet, SQL URL), or images (.npz).")
+        str, typer.Argument(help="A table that has the columns (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or images (.npz).")
     ],
     label: Annotated[
         str | None, typer.Option(help="Column to predict; for images the array (default: `labels`).")
@@ -311,7 +321,7 @@ def peers(
 def start(
     folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
     data: Annotated[
-        str, typer.Option(help="The site's table (.csv, .parquet, SQL URL), or images: .npz, or a folder.")
+        str, typer.Option(help="The site's table (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or images: .npz, or a folder.")
     ],
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     device: Annotated[str, typer.Option(help="Device for networks: auto, cpu or cuda.")] = "auto",

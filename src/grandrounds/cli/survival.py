@@ -23,7 +23,7 @@ def km(
         str, typer.Argument(metavar="[TABLE | DATA SET]", help="Your own table (as --table), or a data set.")
     ] = "",
     table: Annotated[
-        str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+        str | None, typer.Option("--table", help="Your own data: .csv, .parquet, .xlsx, .sas7bdat, .dta, .sav or a SQL URL.")
     ] = None,
     time: Annotated[str | None, typer.Option("--time", help="Column with the follow-up time, such as days.")] = None,
     event: Annotated[

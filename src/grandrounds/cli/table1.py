@@ -30,7 +30,7 @@ def table1(
         str, typer.Argument(metavar="[TABLE | DATA SET]", help="Your own table (as --table), or a data set: heart.")
     ] = "",
     table: Annotated[
-        str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+        str | None, typer.Option("--table", help="Your own data: .csv, .parquet, .xlsx, .sas7bdat, .dta, .sav or a SQL URL.")
     ] = None,
     site: Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="Column whose values are compared: --group arm.")] = None,

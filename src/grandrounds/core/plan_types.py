@@ -42,6 +42,7 @@ class DataSettings(Settings):
 
     name: str | None
     table: str | None
+    sheet: str | None
     query: str | None
     label: str | None
     task: str

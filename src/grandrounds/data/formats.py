@@ -47,7 +47,7 @@ _UNSURE_POINT = re.compile(r"(?:^|\0)\s*[+-]?[1-9][0-9]{0,2}\.[0-9]{3}\s*(?:$|\0
 
 @dataclass(frozen=True)
 class Format:
-    """The way a table's text is written; "auto": as the table itself shows.
+    """The way a table's text is written; "auto": as the table itself shows. `sheet` is that of a workbook.
 
     `decimal` settles only cells that can be read in two ways. `detect=False` reads nothing but UTF-8 and plain numbers.
     """
@@ -57,6 +57,7 @@ class Format:
     separator: str = AUTO
     censored: str = "value"
     detect: bool = True
+    sheet: str | None = None
 
     def __post_init__(self) -> None:
         for key, value, choices in (("decimal", self.decimal, DECIMALS), ("censored", self.censored, CENSORED)):
@@ -75,6 +76,9 @@ class Reading:
     notes: tuple[str, ...] = ()
     decimal: str = AUTO
     unclear: Mapping[str, str] = field(default_factory=dict)  # column -> a cell that can be read in two ways
+    header: int = 1  # row of a sheet with the column names
+    rows: Array | None = field(default=None, compare=False)  # (n,) number of each row in its sheet
+    labels: Mapping[str, str] = field(default_factory=dict)  # column -> its description in the file
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Readers of tables: CSV, Parquet and SQL databases.
+"""Readers of tables: CSV, Parquet, Excel, files of statistics packages and SQL databases.
 
 CSV cells carry no types, so types are read from the content, strictly: a column is numeric only if
 every cell is a finite number, and codes such as "007" stay text. Formatted numbers ("1,5", "45%", "<5")
@@ -24,7 +24,9 @@ from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import PLAIN, Format
+from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
 from grandrounds.data.sql_source import read_sql
+from grandrounds.data.statistics_files import STATISTICS, read_statistics
 from grandrounds.data.table import EXACT, Table, check_names, to_column, without_marks
 from grandrounds.data.text_file import decode_text, read_text
 
@@ -34,7 +36,9 @@ DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a
 
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
 PARQUET = (".parquet", ".pq")
-_EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+TABLES = (*TEXT, *PARQUET, *EXCEL, *STATISTICS)
+"""Endings of the files that are read as tables."""
+
 _PIECE = 2**22  # bytes that are unpacked at a time
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
@@ -50,10 +54,10 @@ def read_table(
     kinds: Mapping[str, object] | None = None,
     keep: Collection[str] = (),
 ) -> Table:
-    """Read a CSV, TSV or Parquet file, or a SQL database, into a table; `reading` of it says what was assumed.
+    """Read a file or a SQL database into a table; `reading` of it says what was assumed.
 
     Args:
-        where: A file, or a database URL.
+        where: A file (`TABLES`), or a database URL.
         query: A SELECT or a table name, for a database URL.
         missing: Cells that mean "no value" (numbers such as "-999" match by value).
         sep: The separator of a text file (default: as `form` says).
@@ -72,6 +76,15 @@ def read_table(
             code="conflicting-settings",
         )
     raw = _read_bytes(Path(where), source=source)
+    ending = source.lower()
+    if form.sheet is not None and not ending.endswith(EXCEL):
+        raise BadInput(
+            f"data.sheet is '{form.sheet}' but {source} is no Excel workbook; leave --sheet out", code="conflicting-settings"
+        )
+    if ending.endswith(EXCEL):
+        return read_excel(raw, source=source, marks=marks, form=form, kinds=kinds, keep=keep)
+    if ending.endswith(STATISTICS):
+        return read_statistics(raw, source=source, marks=marks, form=form, kinds=kinds)
     if source.lower().endswith(PARQUET):
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
     if source.lower().endswith(".gz"):
@@ -87,7 +100,7 @@ def table_format(settings: DataSettings) -> Format:
     decimal = getattr(settings, "decimal", None)
     if decimal is None:
         return PLAIN
-    return Format(decimal, settings.text_encoding, settings.separator, settings.censored)
+    return Format(decimal, settings.text_encoding, settings.separator, settings.censored, sheet=settings.get("sheet"))
 
 
 def read_plan_table(settings: DataSettings, where: str | Path | None = None, *, query: str | None = None) -> Table:
@@ -115,16 +128,11 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
             )
         if not path.exists():
             raise BadInput(f"file {source} not found; {_tables_in(path.parent, path.name)}", code="file-not-found")
-        if path.name.lower().endswith(_EXCEL):
+        if path.name.lower().endswith(UNREADABLE):
+            raise refuse_spreadsheet(source)
+        if not path.name.lower().endswith(TABLES):
             raise BadInput(
-                f"file type of {source} is a spreadsheet's, which is not read; in Excel choose Save As, "
-                "CSV UTF-8 (.csv), or save it as .parquet",
-                code="unknown-file-type",
-            )
-        if not path.name.lower().endswith(TEXT + PARQUET):
-            file_types = ", ".join(TEXT + PARQUET)
-            raise BadInput(
-                f"file type of {source} is not known; save the table as one of {file_types}", code="unknown-file-type"
+                f"file type of {source} is not known; save the table as one of {', '.join(TABLES)}", code="unknown-file-type"
             )
         with os.fdopen(open_file(path, links=True), "rb") as f:
             raw = f.read()
@@ -145,7 +153,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
 def _tables_in(folder: Path, word: str = "") -> str:
     """List the tables of a folder as a clause, with the nearest to `word`."""
     try:
-        names = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TEXT + PARQUET))
+        names = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TABLES))
     except OSError:
         return "its folder does not exist or cannot be listed; check the path"
     return nearest(word, names) if names else "there is no table in that folder; check the path"

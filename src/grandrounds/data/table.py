@@ -97,6 +97,8 @@ class Table:
     def where(self, index: int) -> str:
         """Name a row as a person counts it in the source, where the header is row 1."""
         row = index if self.origin is None else int(self.origin[index])
+        if self.reading is not None and self.reading.rows is not None:
+            return f"row {int(self.reading.rows[row])} (the header is row {self.reading.header})"
         return f"row {row + 2} (the header is row 1)"
 
     def sha256(self) -> str:

@@ -23,7 +23,7 @@ _SAMPLE_CHARS = 200_000
 _MAGIC = {
     b"\x1f\x8b": "it is gzip: name it .csv.gz",
     b"PAR1": "it is Parquet: name it .parquet",
-    b"PK\x03\x04": "it is an Excel or zip file: in Excel choose Save As, CSV UTF-8",
+    b"PK\x03\x04": "it is an Excel or zip file: name an Excel workbook .xlsx",
 }
 _BOM = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _WINDOWS = "cp1252"  # a superset of Latin-1 with typographic quotes and dashes

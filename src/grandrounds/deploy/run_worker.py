@@ -156,7 +156,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
         "sha256": None,
     }
     nowhere |= {"pictures": None, "size": None, "masks": None, "task": "auto", "duration": None}
-    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # read from each site's file
+    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto", "sheet": None}  # read from each site's file
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
     if data["pictures"] and requested["masks"] == STROKES:  # computed at each site
         data["masks"] = STROKES

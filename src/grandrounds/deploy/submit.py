@@ -35,6 +35,7 @@ _AGREED_KEYS = (
     "text_encoding",
     "separator",
     "censored",
+    "sheet",
     "dates",
     "pictures",
     "file",

@@ -80,7 +80,10 @@ class Data(Section):
     name: Annotated[str | None, OwnCode] = Field(
         None, description="a data set of the catalog (`rounds list data`), or your own loader: 'package.module:function'"
     )
-    table: str | None = Field(None, description="your own table: .csv, .csv.gz, .tsv, .parquet, .npz, or a SQL URL")
+    table: str | None = Field(
+        None, description="your own table: .csv, .tsv, .parquet, .xlsx, .sas7bdat, .xpt, .dta, .sav, .npz, or a SQL URL"
+    )
+    sheet: str | None = Field(None, description="sheet of an Excel workbook; not set: the only one with cells")
     query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL")
     label: str | None = Field(None, description="column to predict")
     task: Literal["auto", "classification", "regression", "count", "survival"] = Field(

@@ -6,7 +6,7 @@ import json
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,12 @@ class SiteFolder:
         p = self.policy().privacy
         return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
-    def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
-        """Read the site's own data without preparation."""
-        return read_rows(self.schema(), data, query=query, form=self.form())
+    def rows(self, data: str, *, query: str | None = None, form: Format | None = None) -> Table | ImageSet:
+        """Read the site's own data without preparation; `form` replaces that of site.toml."""
+        return read_rows(self.schema(), data, query=query, form=form or self.form())
 
     def new_patients(self) -> NewPatients | None:
-        """Return the site's new patients, from [watch] of site.toml: `table`, and `query` for a SQL URL; None without it.
+        """Return the site's new patients, from [watch] of site.toml: `table`, and `query` or `sheet`; None without it.
 
         Raises:
             BadInput: The section has an unknown key, or names no table.
@@ -129,7 +129,7 @@ class SiteFolder:
         section = self.settings().get("watch")
         if section is None:
             return None
-        keys = ("table", "query")
+        keys = ("table", "query", "sheet")
         odd = next((key for key in section if key not in keys), None)
         if odd is not None or not isinstance(section.get("table"), str):
             where = f"[watch] of {self.path / 'site.toml'}"
@@ -140,7 +140,8 @@ class SiteFolder:
         table = section["table"] if "://" in section["table"] else str(self.path / section["table"])
 
         def read() -> Table:
-            rows = self.rows(table, query=section.get("query"))
+            form = replace(self.form(), sheet=section.get("sheet"))
+            rows = self.rows(table, query=section.get("query"), form=form)
             if not isinstance(rows, Table):
                 raise BadInput(f"{table} holds images, and a watch needs a table", code="needs-table")
             return rows
@@ -148,7 +149,7 @@ class SiteFolder:
         return NewPatients(read, self.path / "watch")
 
     def form(self) -> Format:
-        """Return the format of the site's file from [table] of site.toml: decimal, text_encoding, separator, censored."""
+        """Return the format of the site's file from [table] of site.toml: its decimal mark, encoding, separator, sheet ..."""
         section = self.settings().get("table", {})
         keys = [f.name for f in fields(Format) if f.name != "detect"]
         odd = next((key for key in section if key not in keys), None)

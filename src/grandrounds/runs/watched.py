@@ -118,7 +118,7 @@ def add_new_patients(plan: Plan, stack: Stack) -> Stack:
     watch = plan.method.watch
     new = tuple(stack.new_patients(k) for k in range(len(stack.names)))
     if watch.table:
-        table = read_table(watch.table, missing=tuple(plan.data.missing), form=table_format(plan.data))
+        table = read_table(watch.table, missing=tuple(plan.data.missing), form=replace(table_format(plan.data), sheet=None))
         fresh = read_new_patients(table, stack.data.schema)
         new = divide_by_site(fresh, stack.names, column=str(stack.data.schema.site or "site"))
     if not any(len(d) and len(rows.train) for d, rows in zip(new, stack.rows, strict=True)):

@@ -279,7 +279,7 @@ def read_patients(
         from grandrounds.data.image_files import read_npz
 
         return read_npz(where)
-    overrides = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
+    overrides = {"text_encoding": "auto", "separator": "auto", "sheet": None, **(reading or {})}  # a file shows its own
     agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **overrides}
     return read_plan_table(DataSettings(agreed), where, query=query)
 

@@ -502,8 +502,11 @@ def read_site_table(data: str, query: str | None, agreed: DataSchema, form: Form
     """Read a site's table with the kinds and marks for missing that are agreed."""
     if is_image_source(data):
         raise BadInput(
-            f"{data} holds images, and the consortium agreed on a table: give a .csv or .parquet file",
+            f"{data} holds images, and the consortium agreed on a table: give a .csv, .parquet or .xlsx file",
             code="expected-table",
         )
     keep = [name for name in (agreed.label, agreed.patient) if name is not None]
-    return read_table(data, query=query, missing=agreed.missing, form=form, kinds=agreed.kinds(), keep=keep)
+    # values tell a file of a statistics package whether codes or their labels are meant
+    values = {c.name: c.values for c in agreed.columns if c.values and not c.numeric} | {agreed.label: agreed.classes}
+    kinds = {**agreed.kinds(), **{name: list(levels) for name, levels in values.items() if levels}}
+    return read_table(data, query=query, missing=agreed.missing, form=form, kinds=kinds, keep=keep)

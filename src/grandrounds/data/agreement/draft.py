@@ -76,9 +76,11 @@ def draft_schema(
         task=task,
         duration=duration,
     )
+    columns = [_draft_column(table, c, quantiles=quantiles) for c in schema.features]
+    about = {} if table.reading is None else table.reading.labels
     draft = DataSchema(
         label=label,
-        columns=tuple(_draft_column(table, c, quantiles=quantiles) for c in schema.features),
+        columns=tuple(replace(c, about=about.get(c.name, "")) for c in columns),
         classes=_draft_levels(table, label, fewest=1) if task in (CLASSIFICATION, SURVIVAL) else (),
         patient=patient,
         time=time,

@@ -35,7 +35,7 @@ LABELS = "labels"
 MASKS = "masks"
 """The folder of masks in a folder of images."""
 
-_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet")
+_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
