@@ -79,6 +79,7 @@ class Reading:
     header: int = 1  # row of a sheet with the column names
     rows: Array | None = field(default=None, compare=False)  # (n,) number of each row in its sheet
     labels: Mapping[str, str] = field(default_factory=dict)  # column -> its description in the file
+    mixed: tuple[str, ...] = ()  # columns with decimal commas and decimal points
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def read_formats(
             unclear[source.name] = _first_dotted(source.batches)
         elif decimal == AUTO:
             notes.points.append(source.name)
-    return out, Reading(tuple(notes.lines()), decimal, unclear)
+    return out, Reading(tuple(notes.lines()), decimal, unclear, mixed=tuple(notes.mixed))
 
 
 def _parse_column(values: Array, known: Sequence[str] | None, *, sure: bool) -> TextColumn | None:

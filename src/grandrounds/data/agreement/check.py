@@ -49,6 +49,11 @@ UNITS, UNREADABLE = "units", "unreadable"
 MOSTLY = 0.5
 """Share of missing values from which a column is reported."""
 
+BEYOND = 0.3
+"""Share of missing values above the agreed one that hospitals have anyway: not all of them order every test."""
+
+_NEW = 0.05  # share of cells with a level nobody agreed on, above the agreed share, that hospitals have anyway
+_MANY = 0.002  # the same for each agreed level: a column of many levels has a long tail
 _SHOWN = 5  # values named in a finding
 
 
@@ -96,7 +101,7 @@ def has_no_errors(findings: Iterable[Finding]) -> bool:
 
 def shareable_codes(findings: Iterable[Finding], schema: AgreedSchema) -> list[dict[str, str]]:
     """Reduce findings to what may leave the site: level, code and the agreed column's name, no cell of the table."""
-    agreed_names = set(schema.names)
+    agreed_names = {*schema.names, *(schema.date_names if isinstance(schema, DataSchema) else ())}
     triples = {(f.level, f.code, f.column if f.column in agreed_names else "") for f in findings}
     return [{"level": level, "code": code, "column": column} for level, code, column in sorted(triples)]
 
@@ -108,7 +113,7 @@ def put_errors_first(findings: Sequence[Finding]) -> list[Finding]:
 
 def _check_names(table: Table, schema: DataSchema) -> Iterator[Finding]:
     lost = [name for name in schema.names if name not in table.columns]
-    extra = [name for name in table.names if name not in schema.names]
+    extra = [name for name in table.names if name not in schema.names and name not in schema.date_names]
     lower = {name.lower(): name for name in reversed(extra)}
     for name in lost:
         close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
@@ -131,7 +136,8 @@ def _check_rows(table: Table, schema: DataSchema) -> Iterator[Finding]:
         yield Finding("warning", REPEATED_ROWS, "", text)
     if schema.patient is not None and schema.patient in table.columns:
         yield from check_patients(table, schema.patient)
-        yield from _check_returning_patients(table, schema.patient)
+        if schema.repeated_share is None:  # `quality` compares with the agreed share
+            yield from _check_returning_patients(table, schema.patient)
 
 
 def count_copies(table: Table, schema: DataSchema) -> int:
@@ -209,10 +215,12 @@ def _check_column(table: Table, column: AgreedColumn) -> Iterator[Finding]:
     values = table.columns[column.name]
     gaps = missing_mask(values)
     share = float(gaps.mean()) if len(values) else 0.0
+    usual = column.missing_share or 0.0
     if share == 1:
-        yield Finding("warning", ALL_MISSING, column.name, "no value in any row")
+        if usual < MOSTLY:
+            yield Finding("warning", ALL_MISSING, column.name, "no value in any row")
         return
-    if share > MOSTLY:
+    if share > MOSTLY and share > usual + BEYOND:
         yield Finding("warning", MOSTLY_MISSING, column.name, f"{share:.0%} of the rows have no value")
     if column.numeric:
         try:
@@ -260,6 +268,10 @@ def _check_category(column: AgreedColumn, words: Array) -> Iterator[Finding]:
     odd = Counter(w for w in words.tolist() if w not in column.values)
     if not odd:
         return
+    if column.kind == "category" and column.shares:  # rare levels are left out of a draft
+        usual = max(0.0, 1 - sum(column.shares))
+        if sum(odd.values()) <= (usual + _NEW + _MANY * len(column.values)) * len(words):
+            return
     text = f"{_describe_cells(odd)} not among the agreed values {quote_names(column.values)}"
     lower = {v.lower().strip(): v for v in column.values}
     alike = [(w, lower[w.lower().strip()]) for w in odd if w.lower().strip() in lower]

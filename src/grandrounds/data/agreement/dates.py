@@ -17,8 +17,9 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.formats import AUTO, MOSTLY, date_format, is_iso_date, read_dates
 
-_KEYS = ("range", "after")
+_KEYS = ("range", "after", "gaps")
 _DAY = 86_400.0
+_QUANTILES = 5  # at schema.LEVELS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class AgreedDates:
     name: str
     range: tuple[str, str] | None = None  # ISO days, both included
     after: tuple[str, ...] = ()
+    gaps: tuple[tuple[str, tuple[float, ...]], ...] = ()  # quantiles of the days after each of these columns
 
     @property
     def days(self) -> tuple[datetime.date, datetime.date] | None:
@@ -39,6 +41,7 @@ class AgreedDates:
     def to_dict(self) -> dict[str, object]:
         """Convert to the entry of consortium.toml, without what is not set."""
         plain: dict[str, object] = {"range": list(self.range or ()), "after": list(self.after)}
+        plain["gaps"] = {name: list(quantiles) for name, quantiles in self.gaps}
         return {name: value for name, value in plain.items() if value}
 
 
@@ -74,7 +77,21 @@ def _read_entry(name: str, entry: object, where: str) -> AgreedDates:
     names = (after,) if isinstance(after, str) else tuple(after) if isinstance(after, Sequence) else (None,)
     if not all(isinstance(word, str) and word for word in names):
         raise BadInput(f"{where}: after is {after!r}; name date columns", code="wrong-type")
-    return AgreedDates(name, _read_range(entry.get("range"), where), tuple(str(word) for word in names))
+    span, gaps = _read_range(entry.get("range"), where), _read_gaps(entry.get("gaps", {}), where)
+    return AgreedDates(name, span, tuple(str(word) for word in names), gaps)
+
+
+def _read_gaps(value: object, where: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    out = []
+    for name, numbers in value.items() if isinstance(value, Mapping) else [("", None)]:
+        listed = list(numbers) if isinstance(numbers, Sequence) and not isinstance(numbers, str) else []
+        if len(listed) != _QUANTILES or not all(isinstance(n, int | float) for n in listed) or listed != sorted(listed):
+            raise BadInput(
+                f"{where}: gaps is {value!r}; give {_QUANTILES} quantiles of days for each column, from low to high",
+                code="wrong-type",
+            )
+        out.append((str(name), tuple(float(n) for n in listed)))
+    return tuple(out)
 
 
 def _read_range(value: object, where: str) -> tuple[str, str] | None:

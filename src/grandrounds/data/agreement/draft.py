@@ -18,6 +18,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.data.agreement.check import mean_brightness
 from grandrounds.data.agreement.dates import AgreedDates, read_days
+from grandrounds.data.agreement.profiles import draft_profile
+from grandrounds.data.agreement.relations import as_numbers, draft_order, draft_relations
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema, ImageSchema
 from grandrounds.data.checks import score_column
 from grandrounds.data.images import ImageSet
@@ -59,7 +61,8 @@ def draft_schema(
         drop: Columns to leave out.
         categories: Columns that are categories though they look like numbers.
         quantiles: Add the reference that checks compare with: quantiles of numbers and ranges around them, shares of levels and
-            of missing values, time ranges of dates, the AUROC of each column alone, and the share of repeated patients.
+            of missing values, time ranges of dates, the AUROC of each column alone, rank correlations, profiles of levels,
+            and the share of repeated patients.
         task: The type of the outcome; "auto" tells it from the label.
         duration: The column with the follow-up time, for survival.
     """
@@ -126,12 +129,28 @@ def _draft_column(table: Table, column: Column, *, quantiles: bool) -> AgreedCol
 def _add_reference(table: Table, draft: DataSchema, drop: Sequence[str]) -> DataSchema:
     """Add what is normal: shares of levels, classes, missing values and repeated patients, AUROCs, dates."""
     target = _find_event(table, draft)
+    shares = {c.name: _draft_shares(table.columns[c.name], c.values) for c in draft.columns}
+    numbers = {}
+    for c in draft.columns:
+        ordered = () if c.kind == "ordinal" else shares[c.name]
+        as_number = as_numbers(table.columns[c.name], c.values, ordered) if c.values == () or shares[c.name] else None
+        if as_number is not None:
+            numbers[c.name] = as_number
+    relations = draft_relations(numbers)
+    order = draft_order({c.name: numbers[c.name] for c in draft.columns if c.quantiles and c.name in numbers})
     columns = tuple(
         replace(
             column,
-            shares=_draft_shares(table.columns[column.name], column.values),
+            shares=shares[column.name],
             missing_share=_round_share(float(missing_mask(table.columns[column.name]).mean()), len(table)),
             auroc=_draft_auroc(table.columns[column.name], target),
+            relations=relations.get(column.name, ()),
+            at_most=order.get(column.name, ()),
+            profiles=(
+                draft_profile(to_text(table.columns[column.name]), column.values, numbers, name=column.name)
+                if shares[column.name]
+                else ()
+            ),
         )
         for column in draft.columns
     )
@@ -195,7 +214,16 @@ def draft_dates(table: Table, *, drop: Sequence[str] = ()) -> tuple[AgreedDates,
             read = read_days(values)
             if read is not None and (~np.isnan(read)).sum() >= _FEWEST:
                 days[name] = read
-    return tuple(AgreedDates(name, _draft_months(mine), _find_earlier(name, days)) for name, mine in days.items())
+    out = []
+    for name, mine in days.items():
+        earlier = _find_earlier(name, days)
+        gaps = tuple((other, _draft_gap(mine - days[other])) for other in earlier)
+        out.append(AgreedDates(name, _draft_months(mine), earlier, gaps))
+    return tuple(out)
+
+
+def _draft_gap(gap: Array) -> tuple[float, ...]:
+    return tuple(_round_digits(float(q)) for q in np.nanquantile(gap, LEVELS))
 
 
 def _draft_months(days: Array) -> tuple[str, str] | None:

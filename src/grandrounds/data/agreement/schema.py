@@ -314,7 +314,10 @@ def _read_brightness(plain: Mapping[str, object], where: str) -> tuple[float, ..
 SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
 _ALIASES = {"numeric": "number", "categorical": "category"}
-_COLUMN = ("kind", "unit", "range", "quantiles", "values", "shares", "missing_share", "auroc", "about")
+_COLUMN = (
+    "kind", "unit", "range", "quantiles", "values", "shares", "missing_share", "auroc", "relations", "at_most",
+    "profiles", "about",
+)
 _DATA = (
     "label", "task", "duration", "event", "positive", "classes", "class_shares", "patient", "repeated_share", "time", "missing",
     "fewest_rows", "dates", "columns",
@@ -326,7 +329,7 @@ _YES_NO = ("0", "1")
 class AgreedColumn:
     """One column: its kind, and what is known of it beforehand.
 
-    `shares`, `missing_share` and `auroc` describe the consortium's patients; checks of a site's table compare with them.
+    All from `shares` on describes the consortium's patients; checks of a site's table compare with it.
     """
 
     name: str
@@ -339,6 +342,9 @@ class AgreedColumn:
     shares: tuple[float, ...] = ()  # of `values` among the cells with a value
     missing_share: float | None = None
     auroc: float | None = None  # of the column alone for the label, 0.5 to 1
+    relations: tuple[tuple[str, float], ...] = ()  # rank correlations with other columns
+    at_most: tuple[str, ...] = ()  # columns that this one is never above
+    profiles: tuple[tuple[str, tuple[float, ...]], ...] = ()  # mean ranks of other columns among rows of each of `values`
 
     @property
     def numeric(self) -> bool:
@@ -358,6 +364,8 @@ class AgreedColumn:
         plain |= {"range": None if self.range is None else list(self.range)}
         plain |= {"quantiles": list(self.quantiles), "values": list(self.values), "shares": list(self.shares)}
         plain |= {"missing_share": self.missing_share, "auroc": self.auroc}
+        plain |= {"relations": dict(self.relations), "at_most": list(self.at_most)}
+        plain |= {"profiles": {name: list(ranks) for name, ranks in self.profiles}}
         return {name: plain[name] for name in _COLUMN if plain[name] or isinstance(plain[name], float)}
 
 
@@ -388,6 +396,11 @@ class DataSchema:
         """Every column that a site's table must have."""
         parts = (self.label, self.duration, self.patient, self.time)
         return (*(p for p in parts if p is not None), *(c.name for c in self.columns))
+
+    @property
+    def date_names(self) -> tuple[str, ...]:
+        """Date columns that are checked where a table has them."""
+        return tuple(d.name for d in self.dates)
 
     def kinds(self) -> dict[str, str | list[str]]:
         """Build `data.kinds` of a plan: the kind of every feature, so that none is guessed."""
@@ -588,4 +601,25 @@ def _read_column(name: str, entry: object, where: str) -> AgreedColumn:
     span = (limits[0], limits[1]) if limits else None
     shares = read_shares({"values": values, **entry}, "shares", where, "values")
     missing, auroc = read_share(entry, "missing_share", where), read_share(entry, "auroc", where)
-    return AgreedColumn(name, kind, unit, span, quantiles, values, about, shares, missing, auroc)
+    relations, at_most = _read_relations(entry, where), read_words(entry, "at_most", where)
+    profiles = _read_profiles(entry, where, len(values))
+    return AgreedColumn(
+        name, kind, unit, span, quantiles, values, about, shares, missing, auroc, relations, at_most, profiles
+    )
+
+
+def _read_profiles(entry: Mapping[str, object], where: str, levels: int) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    value = entry.get("profiles", {})
+    if not isinstance(value, Mapping):
+        raise BadInput(f"{where}: profiles is {value!r}; give mean ranks by column", code="wrong-type")
+    return tuple((str(name), read_numbers(value, name, f"{where} profiles", levels)) for name in value)
+
+
+def _read_relations(entry: Mapping[str, object], where: str) -> tuple[tuple[str, float], ...]:
+    value = entry.get("relations", {})
+    pairs: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, Mapping) else [("", None)]
+    if not all(isinstance(rho, int | float) and not isinstance(rho, bool) and -1 <= rho <= 1 for _, rho in pairs):
+        raise BadInput(
+            f"{where}: relations is {value!r}; give a correlation from -1 to 1 for each column", code="wrong-type"
+        )
+    return tuple((str(name), float(rho)) for name, rho in pairs)

@@ -123,13 +123,16 @@ MEASURES = (
     Measure("weight", ("weight", "wt"), _scaled(kg=1, lb=0.45359237, g=0.001), 78),
     Measure("height", ("height", "ht"), _scaled(cm=1, m=100, **{"in": 2.54}), 169),
     Measure("age", ("age",), _scaled(years=1, months=1 / 12, days=1 / 365.25), 60),
+    Measure("length of stay", ("los", "stay", "duration"), _scaled(days=1, hours=1 / 24, minutes=1 / 1440, weeks=7), 5),
     Measure("urine", ("urine", "urineoutput"), _scaled(ml=1, l=1000), 1600),
 )  # fmt: skip
 
 _SPELLINGS = {
     "degc": "c", "celsius": "c", "degf": "f", "fahrenheit": "f", "kelvin": "k", "lbs": "lb", "pounds": "lb",
     "kgs": "kg", "inch": "in", "inches": "in", "year": "years", "y": "years", "yr": "years", "yrs": "years",
-    "month": "months", "day": "days", "d": "days", "percent": "%", "pct": "%", "mmofhg": "mmhg", "torr": "mmhg",
+    "month": "months", "day": "days", "d": "days",
+    "hour": "hours", "h": "hours", "hrs": "hours", "min": "minutes", "minute": "minutes", "week": "weeks",
+    "percent": "%", "pct": "%", "mmofhg": "mmhg", "torr": "mmhg",
     "iu/l": "u/l", "mg/100ml": "mg/dl", "mg%": "mg/dl", "meters": "m", "metres": "m", "ug/l": "ng/ml", "pg/ml": "ng/l",
     "10e9/l": "10^9/l", "109/l": "10^9/l", "k/ul": "10^9/l", "10^3/ul": "10^9/l", "/mm3": "/ul", "cells/ul": "/ul",
     "millilitres": "ml", "litres": "l", "liters": "l", "ratio": "fraction",
