@@ -139,6 +139,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import state_event
     from grandrounds.data.loading import AT_SITES, STROKES
+    from grandrounds.data.scans.options import ScanOptions
 
     if not agreed:
         raise BadInput(
@@ -157,6 +158,8 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     }
     nowhere |= {"pictures": None, "size": None, "masks": None, "task": "auto", "duration": None}
     nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto", "sheet": None}  # read from each site's file
+    if "scan" in requested:
+        nowhere["scan"] = ScanOptions().to_dict(whole=True)
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
     if data["pictures"] and requested["masks"] == STROKES:  # computed at each site
         data["masks"] = STROKES

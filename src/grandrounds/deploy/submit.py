@@ -40,6 +40,7 @@ _AGREED_KEYS = (
     "pictures",
     "file",
     "size",
+    "scan",
 )
 """Settings of [data] that the consortium agreed on, or that name a table: those of a submitted experiment are ignored."""
 

@@ -328,10 +328,13 @@ def check_images(content: SiteImages, agreed: ImageSchema) -> list[Finding]:
         The findings; no error among them means that the images are read as a run will read them.
     """
     findings = [*check_count(content.count, agreed.fewest_rows, "image"), *_check_image_columns(content, agreed)]
+    findings += [Finding("error" if f.level == "error" else "warning", f.code, "", f.text) for f in content.scans or ()]
     if content.fault:
         findings += [Finding("error", UNREADABLE, "", content.fault)] if has_no_errors(findings) else []
         return put_errors_first(findings)
     findings += _check_image_array(content, agreed)
+    if content.scans is not None:  # every one was read already
+        return put_errors_first(findings)
     if has_no_errors(findings):
         try:
             read_site_images(content.source, agreed)
@@ -348,6 +351,11 @@ def _check_image_columns(content: SiteImages, agreed: ImageSchema) -> Iterator[F
     yield from check_labels(content.columns, agreed, unit="image", where=content.where)
     if agreed.patient is not None and agreed.patient in content.columns.columns:
         yield from check_patients(content.columns, agreed.patient, unit="image", where=content.where)
+        if content.scans is not None:
+            yield from _check_returning_patients(content.columns, agreed.patient)
+    elif content.scans is not None and agreed.patient is None:
+        text = "no column of patients is agreed on, which scans need: add patient = \"patient\" to [data]"
+        yield Finding("error", NO_PATIENT, "", text)
     if content.unagreed_patient:
         text = (
             f"'{content.unagreed_patient}' names patients, which is not agreed on: "
@@ -358,6 +366,8 @@ def _check_image_columns(content: SiteImages, agreed: ImageSchema) -> Iterator[F
 
 def _check_image_array(content: SiteImages, agreed: ImageSchema) -> Iterator[Finding]:
     images = content.images
+    if images is None and content.scans is not None:
+        return
     if images is None:
         yield Finding("error", NO_PICTURES, "", f"no array is called {' or '.join(USUAL['images'])}; name it so")
         return

@@ -1,5 +1,7 @@
 """A site's images as it holds them: an .npz file, or a folder with a table `labels.csv` in it and masks in `masks/`.
 
+A folder of DICOM or NIfTI scans has `labels.csv` or `manifest.csv`, which lists them with their labels, patients and masks.
+
 `SiteImages` is what is there, faults and all, for the check before a site joins; `read_site_images` is what a run works with.
 """
 
@@ -19,6 +21,11 @@ from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_folder, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import read_table
+from grandrounds.data.scans.deidentify import ScanFinding
+from grandrounds.data.scans.inspect import inspect_scans
+from grandrounds.data.scans.manifest import is_scan_manifest
+from grandrounds.data.scans.options import ScanOptions
+from grandrounds.data.scans.reading import read_scans
 from grandrounds.data.table import Table, to_column
 
 USUAL = {
@@ -31,6 +38,9 @@ USUAL = {
 
 LABELS = "labels"
 """Name of the table in a folder of images, before its ending."""
+
+MANIFEST = "manifest"
+"""Another name of that table, for scans."""
 
 MASKS = "masks"
 """The folder of masks in a folder of images."""
@@ -49,6 +59,7 @@ class SiteImages:
     masks: Array | None = None
     fault: str = ""  # why the images of a folder cannot be read
     unagreed_patient: str = ""  # an array that names patients where none was agreed on
+    scans: tuple[ScanFinding, ...] | None = None  # about DICOM and NIfTI files; None for other images
 
     def where(self, index: int) -> str:
         """Name an image as a person finds it: by its row in the table, or its number in the arrays."""
@@ -66,10 +77,21 @@ def read_site_images(where: str, agreed: ImageSchema) -> ImageSet:
     if not path.is_dir():
         names = _array_names(path, agreed)
         return read_npz(path, label=names["label"], patient=names["patient"])
+    table = read_table(_label_file(path), missing=agreed.missing, form=PLAIN)
+    if is_scan_manifest(table, path, file=agreed.file):
+        return read_scans(
+            path,
+            table,
+            label=agreed.label,
+            options=agreed.scan or ScanOptions(),
+            file=agreed.file,
+            patient=agreed.patient,
+            size=agreed.size,
+        )
     masks = path / MASKS
     return read_folder(
         path,
-        read_table(_label_file(path), missing=agreed.missing, form=PLAIN),
+        table,
         label=agreed.label,
         file=agreed.file,
         patient=agreed.patient,
@@ -107,11 +129,22 @@ def _inspect_npz(path: Path, agreed: ImageSchema) -> SiteImages:
 def _inspect_folder(path: Path, agreed: ImageSchema) -> SiteImages:
     table = read_table(_label_file(path), missing=agreed.missing, form=PLAIN)
     columns = Table({n: table.columns[n] for n in agreed.names if n in table.columns}, table.source, table.origin)
+    if is_scan_manifest(table, path, file=agreed.file):
+        return _inspect_scans(path, table, columns, agreed)
     try:
         images = read_site_images(str(path), agreed)
     except BadInput as e:
         return SiteImages(str(path), len(table), columns, fault=str(e))
     return SiteImages(str(path), len(images), columns, images.pixels, images.masks)
+
+
+def _inspect_scans(path: Path, table: Table, columns: Table, agreed: ImageSchema) -> SiteImages:
+    """Look at the scans that a manifest lists; one that cannot be read does not hide the others."""
+    try:
+        seen = inspect_scans(path, table, options=agreed.scan or ScanOptions(), file=agreed.file, size=agreed.size)
+    except BadInput as e:
+        return SiteImages(str(path), len(table), columns, fault=str(e), scans=())
+    return SiteImages(str(path), seen.scans, columns, seen.pixels, seen.masks, scans=seen.findings)
 
 
 def _array_names(path: Path, agreed: ImageSchema) -> Mapping[str, str | None]:
@@ -143,7 +176,8 @@ def _words(values: Array, names: Array | None, *, source: str) -> Array:
 
 def _label_file(folder: Path) -> Path:
     """Find the table in a folder of images."""
-    candidates = [folder / f"{LABELS}{ending}" for ending in _TABLES if (folder / f"{LABELS}{ending}").is_file()]
+    names = [f"{stem}{ending}" for stem in (LABELS, MANIFEST) for ending in _TABLES]
+    candidates = [folder / name for name in names if (folder / name).is_file()]
     if not candidates:
         near = nearest(f"{LABELS}.csv", sorted(p.name for p in folder.iterdir() if p.name.endswith(_TABLES)))
         raise BadInput(

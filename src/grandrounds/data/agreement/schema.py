@@ -25,6 +25,7 @@ from grandrounds.data.images import size_text
 from grandrounds.data.loading import AT_SITES
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.readers import DEFAULT_MISSING
+from grandrounds.data.scans.options import ScanOptions, parse_options
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
 
@@ -165,7 +166,7 @@ WHITE = 255.0
 _CHANNELS = (1, 3)
 _KEYS = (
     "pictures", "size", "channels", "label", "classes", "event", "positive", "patient", "file", "masks", "missing", "brightness",
-    "fewest_rows",
+    "fewest_rows", "scan",
 )  # fmt: skip
 _WAY = "`pictures = true`, size = [height, width] and channels = 1 or 3"
 
@@ -186,6 +187,7 @@ class ImageSchema:
     missing: tuple[str, ...] = field(default=DEFAULT_MISSING)
     brightness: tuple[float, ...] = ()  # quantiles, at LEVELS, of images' mean brightness from 0 to 255
     fewest_rows: int = 8  # as split.min_rows of an experiment
+    scan: ScanOptions | None = None  # window, spacing and slices of DICOM and NIfTI files
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,7 +204,8 @@ class ImageSchema:
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": None}
         levels = {"levels": {self.label: list(self.classes)}} if self.classes else {}
         settings = {"pictures": format_image_shape(self.size, self.channels), "masks": AT_SITES if self.masks else None}
-        stated = {} if self.event is None else {"event": self.event}
+        stated: dict[str, object] = {} if self.event is None else {"event": self.event}
+        stated |= {} if self.scan is None else {"scan": self.scan.to_dict(whole=True)}
         return {**parts, **stated, **settings, **levels, "missing": list(self.missing), "kinds": {}}
 
     @property
@@ -222,8 +225,9 @@ class ImageSchema:
             "file": None if self.file == ImageSchema.file else self.file, "masks": self.masks,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "brightness": list(self.brightness), "fewest_rows": self.fewest_rows,
+            "scan": None if self.scan is None else self.scan.to_dict(),
         }  # fmt: skip
-        present = {name: value for name, value in fields.items() if value or (name == "missing" and value is not None)}
+        present = {name: value for name, value in fields.items() if value or (name in ("missing", "scan") and value is not None)}
         return {"schema": IMAGE_SCHEMA, **present}
 
     @classmethod
@@ -258,6 +262,7 @@ class ImageSchema:
             missing=read_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
             brightness=_read_brightness(plain, where),
             fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
+            scan=_read_scan(plain, where),
         )
         parts = [schema.label, schema.file, *([] if schema.patient is None else [schema.patient])]
         twice = next((name for name in parts if parts.count(name) > 1), None)
@@ -299,6 +304,15 @@ def _read_flag(plain: Mapping[str, object], key: str, where: str) -> bool:
             f"{where}: {key} is {value!r}; write true if every image has one, or leave it out", code="wrong-type"
         )
     return value
+
+
+def _read_scan(plain: Mapping[str, object], where: str) -> ScanOptions | None:
+    value = plain.get("scan")
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise BadInput(f"{where}: scan is {value!r}; write a section [data.scan]", code="wrong-type")
+    return parse_options(value, where="data.scan")
 
 
 def _read_brightness(plain: Mapping[str, object], where: str) -> tuple[float, ...]:

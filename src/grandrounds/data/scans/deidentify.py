@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Level = Literal["error", "warning", "note"]
+
 IDENTIFYING = (
     "PatientName", "PatientID", "PatientBirthDate", "PatientBirthTime", "OtherPatientIDs", "OtherPatientIDsSequence",
     "OtherPatientNames", "PatientBirthName", "PatientMotherBirthName", "PatientAddress", "PatientTelephoneNumbers",
@@ -39,7 +41,7 @@ _NAMED = 6  # tags that a finding names
 class ScanFinding:
     """One thing that a person should know about a scan."""
 
-    level: Literal["error", "warning", "note"]
+    level: Level
     code: str
     text: str
 

@@ -16,7 +16,6 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import size_text
 from grandrounds.data.scans.series import (
-    REPEATED,
     Header,
     Series,
     frame_groups,
@@ -75,7 +74,8 @@ def open_series(series: Series, *, where: str = "") -> Volume:
         BadInput: The tags state burnt-in annotation, or the files do not belong together.
     """
     where = where or series.name
-    for finding in series.check():
+    findings = tuple(series.check())
+    for finding in findings:
         if finding.level == "error":
             raise BadInput(f"{where}: {finding.text}", code=finding.code)
     first = series.first
@@ -107,12 +107,9 @@ def open_series(series: Series, *, where: str = "") -> Volume:
         axes=_series_axes(series),
         show=show if all(h.windowed for h in series.files) else None,
         inverse=first.inverse,
+        modality=first.modality,
+        findings=findings,
     )
-
-
-def has_repeated_positions(series: Series) -> bool:
-    """Tell whether slices share a place, so that the series is no single volume."""
-    return any(f.code == REPEATED for f in series.check())
 
 
 def _series_axes(series: Series) -> Axes | None:

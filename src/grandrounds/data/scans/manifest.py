@@ -176,7 +176,7 @@ class ScanFolder:
         if not series and (row.study or row.series):
             kind = SERIES if row.series else STUDY
             raise BadInput(f"{row.where}: {root} has no DICOM image of this {kind}; check the manifest", code="no-series")
-        return choose_series(series, {} if row.series else self.options.series, where=f"{row.where}: {root}")
+        return choose_series(series, self.options.series, where=f"{row.where}: {root}")
 
     def list(self, root: Path) -> list[Series]:
         """List the series below a folder, once."""

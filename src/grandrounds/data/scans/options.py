@@ -64,10 +64,14 @@ class ScanOptions:
         """True where images are cropped or padded to their size, which keeps millimetres; otherwise they are resized."""
         return self.fit == "crop" or (self.fit == "auto" and bool(self.spacing))
 
-    def to_dict(self) -> dict[str, object]:
-        """Convert to plain values without what is at its default; `parse_options` gives the same back."""
+    def to_dict(self, *, whole: bool = False) -> dict[str, object]:
+        """Convert to plain values; `parse_options` gives the same back.
+
+        Args:
+            whole: Also give values that are at their default.
+        """
         usual = ScanOptions()
-        plain = {name: getattr(self, name) for name in _KEYS if getattr(self, name) != getattr(usual, name)}
+        plain = {name: getattr(self, name) for name in _KEYS if whole or getattr(self, name) != getattr(usual, name)}
         return {
             name: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for name, v in plain.items()
         }

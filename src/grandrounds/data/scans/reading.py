@@ -111,7 +111,7 @@ def read_scans(
     columns[SLICE] = np.array([str(n + 1) for one in images for n in one.numbers], object)
     out = ImageSet(
         name=facts.name,
-        pixels=_stack([one.pixels for one in images]),
+        pixels=stack_images([one.pixels for one in images]),
         label=facts.label[origin],
         site=None if facts.site is None else facts.site[origin],
         patient=None if facts.patient is None else facts.patient[origin],
@@ -240,7 +240,7 @@ def _check_size(images: list[SliceImages], row: ManifestRow) -> None:
         )
 
 
-def _stack(parts: list[Array]) -> Array:
+def stack_images(parts: list[Array]) -> Array:
     """Stack images; grey ones become RGB where others are in colour."""
     channels = max(part.shape[3] for part in parts)
     return np.concatenate([np.repeat(p, channels, axis=3) if p.shape[3] < channels else p for p in parts])

@@ -42,6 +42,7 @@ _GEOMETRY = (
     "VOILUTSequence", "BitsStored", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
 _GAP = 1.5  # of the usual distance between slices
+_SAME = 1e-4  # mm
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +126,16 @@ class Series:
             findings.append(ScanFinding("error", MIXED, text))
             return findings
         steps = self._steps()
-        if len(steps):
-            usual = float(np.median(steps))
-            gaps = int((steps > _GAP * usual).sum()) if usual > 0 else 0
+        apart = np.sort(steps[steps > _SAME])
+        if len(apart):
+            usual = float(apart[(len(apart) - 1) // 2])
+            gaps = int((steps > _GAP * usual).sum())
             if gaps:
                 text = f"{gaps} gap{'' if gaps == 1 else 's'} between slices {usual:g} mm apart: slices are missing"
                 findings.append(ScanFinding("warning", GAPS, text))
-            again = int((steps <= 1e-4).sum())
-            if again:
-                findings.append(ScanFinding("warning", REPEATED, f"{again} slices at the place of another: several phases"))
+        again = int((steps <= _SAME).sum())
+        if again:
+            findings.append(ScanFinding("warning", REPEATED, f"{again} slices at the place of another: several phases"))
         if self.first.pixel_spacing is None:
             findings.append(ScanFinding("note", NO_SPACING, "no pixel spacing: its images cannot be brought to a spacing in mm"))
         if not all(h.windowed or h.colour for h in self.files):
@@ -393,6 +395,11 @@ def choose_series(series: Sequence[Series], patterns: Mapping[str, str], *, wher
         return chosen[0]
     kinds = ", ".join(f"{s.first.modality or 'no modality'} of {s.slices}" for s in series[:5])
     listed = f"{len(series)} series ({kinds}{', ...' if len(series) > 5 else ''} slices)" if series else "no DICOM image"
+    if not chosen and len(series) == 1:
+        odd = [tag for tag, p in patterns.items() if not match_series(series, {tag: p})]
+        found = f" (it is {series[0].first.modality or 'empty'})" if odd[0] == "Modality" else ""
+        text = f"{where}: its series does not match data.scan.series: {odd[0]} is not '{patterns[odd[0]]}'{found}"
+        raise BadInput(f"{text}; leave the row out, or name another series", code="no-series")
     if not chosen:
         asked = f", and none matches data.scan.series ({', '.join(patterns)})" if patterns and series else ""
         raise BadInput(f"{where} has {listed}{asked}; `rounds scans list` shows them", code="no-series")

@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.scans.deidentify import ScanFinding
 from grandrounds.data.scans.options import (
     ALL,
     MASKED,
@@ -49,6 +50,8 @@ class Volume:
     axes: Axes | None = None  # None where the file does not say
     show: Callable[[int, Array], Array] | None = None  # window of the file itself: values of slice i to 0..255
     inverse: bool = False  # low values are bright
+    modality: str = ""
+    findings: tuple[ScanFinding, ...] = ()  # for the hospital's staff
 
     def read(self, indices: Sequence[int] | None = None) -> Array:
         """Read slices, all by default."""
