@@ -46,9 +46,16 @@ def check(
     separator: Separator = None,
     censored: Censored = None,
     sheet: SheetName = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows that the export should have; fewer mean that its end is absent.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
     """Check data against the schema of the consortium: columns, types, values, units; for images size, labels, masks.
+
+    If the schema has quantiles and shares (`rounds site schema --quantiles`), faults are named before training: other units,
+    exchanged columns, shifted dates, copied patients, recoded categories, columns that give the label away. A text file is
+    also checked for a cut end and for two encodings.
 
     The output may contain values of patients and is for the site's staff. Nothing is sent anywhere.
     Exit code 0: the data fit. 1: they do not. 2: the data or the schema cannot be read.
@@ -56,12 +63,12 @@ def check(
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
     from grandrounds.data.agreement import check as fit
-    from grandrounds.data.agreement.check import examine_data
     from grandrounds.data.agreement.schema import read_schema
+    from grandrounds.data.quality.assess import assess_data
 
     agreed = read_schema(schema)
     form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()
-    examined = examine_data(agreed, data, query=query, form=form)
+    examined = assess_data(agreed, data, query=query, form=form, expected_rows=rows)
     findings = examined.findings
     if as_json:
         result = {
@@ -347,7 +354,8 @@ def start(
     import threading
 
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.check import examine_data, has_no_errors
+    from grandrounds.data.agreement.check import has_no_errors
+    from grandrounds.data.quality.assess import assess_data
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
@@ -357,7 +365,7 @@ def start(
     if schema is None:
         count = len(site_folder.rows(data, query=query))
     else:
-        examined = examine_data(schema, data, query=query, form=site_folder.form())
+        examined = assess_data(schema, data, query=query, form=site_folder.form())
         count = examined.rows
         for note in examined.assumptions:
             typer.echo(f"assumed: {note}")
