@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.table import Table, check_names, to_column
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import URL, Connection
+    from sqlalchemy.engine import URL, Connection, Engine
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?")
 _READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
@@ -21,22 +24,85 @@ _HARMLESS = ("user", "password", "passwd", "pwd", "token", "ssl", "sslmode", "ch
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 
 
-def read_sql(address: str, *, query: str | None) -> Table:
-    """Read the rows of one SELECT or one table; nothing is ever written and the password is never shown."""
+@dataclass(frozen=True)
+class Database:
+    """An opened database.
+
+    Attributes:
+        engine: Its connections.
+        url: The address, with its password.
+        name: The address without user, password or options, for messages.
+        schema: The option `schema` of the address, "" without one.
+    """
+
+    engine: Engine
+    url: URL
+    name: str
+    schema: str = ""
+
+    @contextmanager
+    def connect(self, *, setting: str) -> Iterator[Connection]:
+        """Open a connection that cannot write; what the driver reports is one sentence without a password.
+
+        Args:
+            setting: The setting to check, for messages.
+
+        Raises:
+            BadInput: The database did not answer.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            with self.engine.connect() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection = connection.execution_options(postgresql_readonly=True)
+                if connection.dialect.name == "sqlite":
+                    connection.exec_driver_sql("PRAGMA query_only = ON")
+                yield connection
+                connection.rollback()
+        except SQLAlchemyError as error:
+            reason = _driver_message(error, url=self.url)
+            raise BadInput(
+                f"{self.name} did not answer: {reason}; check the URL and {setting}", code="database-error"
+            ) from None
+
+
+def open_database(address: str) -> Database:
+    """Open a database by its URL, without a connection yet.
+
+    Args:
+        address: The URL; an option `schema` in it is taken out.
+
+    Returns:
+        The database; dispose of its engine at the end.
+
+    Raises:
+        BadInput: The URL, its driver or its file is at fault.
+    """
     try:
         import sqlalchemy as sa
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ImportError:
         raise BadInput(
             "reading a database needs SQLAlchemy; run: pip install sqlalchemy", code="missing-package"
         ) from None
     scheme = address.split("://", 1)[0]
     try:
-        url = _with_password(sa.make_url(address))
+        url = sa.make_url(address)
+        schema = url.query.get("schema", "")
+        url = _with_password(url.difference_update_query(["schema"]))
         source = _public_name(url)
-        _check_sqlite(url, source=source)
-        engine = sa.create_engine(url)
-    except (ArgumentError, NoSuchModuleError, ValueError, TypeError):
+        _check_file(url, source=source)
+        options: dict[str, Any] = {"connect_args": {"read_only": True}} if scheme.startswith("duckdb") else {}
+        if scheme.startswith("duckdb") and url.database in (None, "", ":memory:"):
+            options = {}
+        engine = sa.create_engine(url, **options)
+    except (ArgumentError, NoSuchModuleError, ValueError, TypeError) as error:
+        if isinstance(error, NoSuchModuleError) and scheme.startswith("duckdb"):
+            raise BadInput(
+                "the database driver for duckdb:// is not installed; run: pip install 'grandrounds[databases]'",
+                code="missing-package",
+            ) from None
         raise BadInput(
             f"the {scheme}:// address is not a database URL that can be read; give a file, or a URL such as "
             "sqlite:///x.db or postgresql://user@host/name (write @ : / in a password as %40 %3A %2F)",
@@ -47,16 +113,18 @@ def read_sql(address: str, *, query: str | None) -> Table:
         raise BadInput(
             f"the database driver for {scheme}:// is not installed; run: pip install {package}", code="missing-package"
         ) from None
+    return Database(engine, url, source, schema if isinstance(schema, str) else "")
+
+
+def read_sql(address: str, *, query: str | None) -> Table:
+    """Read the rows of one SELECT or one table; nothing is ever written and the password is never shown."""
+    database = open_database(address)
+    source = database.name
     try:
-        with engine.connect() as connection:
+        with database.connect(setting="data.query") as connection:
             names, rows = _select(connection, query=query, source=source)
-    except SQLAlchemyError as error:
-        reason = _driver_message(error, url=url)
-        raise BadInput(
-            f"{source} did not answer: {reason}; check the URL and data.query", code="database-error"
-        ) from None
     finally:
-        engine.dispose()
+        database.engine.dispose()
     check_names(names, source=source)
     if not rows:
         raise BadInput(f"{source} returned no rows; check data.query", code="empty-table")
@@ -68,10 +136,6 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
     """Run the query inside a transaction that is rolled back."""
     import sqlalchemy as sa
 
-    if connection.dialect.name == "postgresql":
-        connection = connection.execution_options(postgresql_readonly=True)
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA query_only = ON")
     wanted = (query or "").strip().rstrip(";")
     if _READING.match(wanted):
         # as written: no ':name' or '%' in it is taken for a parameter
@@ -95,7 +159,6 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
         result = connection.execute(sa.select(sa.text("*")).select_from(table))
     names = list(map(str, result.keys()))
     rows = list(result.fetchall())
-    connection.rollback()
     return names, rows
 
 
@@ -116,7 +179,7 @@ def _with_password(url: URL) -> URL:
 
 def _refuse_other_host(url: URL) -> None:
     """Send the password to the host that the user named for it, never to one that only a plan names."""
-    if url.get_backend_name() == "sqlite":  # a file: nothing is sent
+    if url.get_backend_name() in ("sqlite", "duckdb"):  # a file: nothing is sent
         return
     odd = next((key for key in url.query if key.lower() not in _HARMLESS), None)
     if odd is not None:
@@ -138,15 +201,17 @@ def _public_name(url: URL) -> str:
     return f"{url.get_backend_name()}://{host}/{url.database or ''}"
 
 
-def _check_sqlite(url: URL, *, source: str) -> None:
-    """SQLite would create a file that is not there."""
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+def _check_file(url: URL, *, source: str) -> None:
+    """Refuse a database file that is not there; SQLite would create it."""
+    if url.get_backend_name() not in ("sqlite", "duckdb") or url.database in (None, "", ":memory:"):
         return
     path = Path(str(url.database)).expanduser()
     if str(url.database).startswith("file:") or path.is_file():
         return
     try:
-        databases = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".db", ".sqlite", ".sqlite3"))
+        databases = sorted(
+            p.name for p in path.parent.iterdir() if p.suffix in (".db", ".sqlite", ".sqlite3", ".duckdb")
+        )
     except OSError:
         databases = []
     hint = nearest(path.name, databases) if databases else "there is no database in that folder; check the path"

@@ -22,7 +22,7 @@ from grandrounds.data.cohort.definition import (
     Feature,
     write_span,
 )
-from grandrounds.data.cohort.records import ClinicalSource, Records, end_of_day
+from grandrounds.data.cohort.records import ClinicalSource, PreparedSource, Records, end_of_day
 from grandrounds.data.cohort.values import (
     Segments,
     SortedRecords,
@@ -93,6 +93,8 @@ class _Extraction:
     def __init__(self, cohort: Cohort, source: ClinicalSource) -> None:
         self.cohort = cohort
         self.source = source
+        if isinstance(source, PreparedSource):
+            source.prepare(cohort)
         self.persons = source.persons()
         self.position = {str(p): i for i, p in enumerate(self.persons.id)}
         self.steps: list[tuple[str, int]] = []
