@@ -45,6 +45,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "censored"): "value",
     ("data", "features"): [],
     ("data", "coding"): "levels",
+    ("data", "cohort"): None,
     ("data", "complete"): False,
     ("data", "products"): [],
     ("data", "scan"): Scan().model_dump(mode="json"),

@@ -28,6 +28,7 @@ def run(
     model: Any = None,
     guard: bool | None = None,
     personal: str | None = None,
+    cohort: Any = None,
     seed: int | None = None,
     settings: Settings = (),
     out: str | Path | None = None,
@@ -54,6 +55,8 @@ def run(
         guard: Each site deploys the common model with its own intercept, unless the common model, the personal part, a model of
             its own or its most common class is clearly better (`personal.guard`).
         personal: The part of the model that each site has for itself, such as "intercept" or "ditto" (`personal.part`).
+        cohort: The cohort file by which the table is made from clinical records; the experiment is then their folder, zip or
+            SQL URL (`data.cohort`).
         seed: The seed of every random choice.
         settings: Any other setting by its name in the experiment file: `{"train.lr": 0.05}`.
         out: The run folder; by default `runs/DATA-METHOD-seedN`. It must not exist yet.
@@ -87,6 +90,7 @@ def run(
         site=site,
         patient=patient,
         drop=drop,
+        cohort=cohort,
         method=method,
         rounds=rounds,
         model=model,

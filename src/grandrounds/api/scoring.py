@@ -75,7 +75,7 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
     from pandas import DataFrame
 
     finished_run = _open(run)
-    table, index = _read(finished_run, rows)
+    table, index = _read(finished_run, rows, pending=True)
     made = finished_run.model_for(site).predict(table, task=task, corrected=True)
     frame = DataFrame(made.columns, index=index)
     frame.attrs["notes"] = list(made.notes)
@@ -116,13 +116,13 @@ def _open(run: Run | str | Path) -> Run:
     return run if isinstance(run, Run) else Run(Path(run))
 
 
-def _read(run: Run, rows: Any) -> tuple[Any, Any]:
+def _read(run: Run, rows: Any, *, pending: bool = False) -> tuple[Any, Any]:
     """Read new patients; also return the index of a data frame (else None)."""
     from grandrounds.analysis.case.rows import read_patients
     from grandrounds.core.errors import BadInput
 
     if isinstance(rows, str | Path):
-        return read_patients(run, rows), None
+        return read_patients(run, rows, pending=pending), None
     given = memory_rows(rows)
     if given is None:
         raise BadInput(

@@ -36,6 +36,7 @@ def build_experiment(
     site: str | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
+    cohort: Any = None,
     method: Any = None,
     rounds: int | None = None,
     model: Any = None,
@@ -56,6 +57,7 @@ def build_experiment(
         site: `data.site`.
         patient: `data.patient`.
         drop: `data.drop`.
+        cohort: `data.cohort`: a cohort file, or a `Cohort`; the source is then clinical records.
         method: `method.name`, or the section [method] as a dict or `config.Method`.
         rounds: `method.rounds`.
         model: `model.name`, or the section [model] as a dict or `config.Model`.
@@ -72,10 +74,12 @@ def build_experiment(
     """
     from grandrounds.core.errors import BadInput
 
-    base, rows = _read_source(source)
+    base, rows = _read_source(source, records=cohort is not None)
     drop_list = [drop] if isinstance(drop, str) else list(drop)
     roles: Values = {"label": label, "event": event, "task": task, "duration": time, "site": site, "patient": patient}
     data = {name: value for name, value in roles.items() if value is not None} | ({"drop": drop_list} if drop else {})
+    if cohort is not None:
+        data["cohort"] = _cohort_value(cohort)
     changes: Values = {"data": data} if data else {}
     _merge(changes, _named_section("method", method))
     _merge(changes, _named_section("model", model))
@@ -89,7 +93,8 @@ def build_experiment(
     built = base if not changes else _changed(base, changes)
     built = apply_settings(built, settings)
     table = built.data.table
-    if built.data.label is None and built.data.name is None and not (table or "").lower().endswith(".npz"):
+    known = built.data.label is not None or built.data.cohort is not None
+    if not known and built.data.name is None and not (table or "").lower().endswith(".npz"):
         names = _column_names(built, rows)
         if names:
             raise BadInput(
@@ -124,8 +129,18 @@ def memory_rows(value: Any) -> Any:
     return None
 
 
-def _read_source(source: Any) -> tuple[Experiment, Any]:
-    """Read the experiment of a source, and its rows where they are in memory."""
+def _cohort_value(cohort: Any) -> Any:
+    """Return `data.cohort` of a cohort file or of a Cohort in memory."""
+    from grandrounds.data.cohort.agreed import write_agreed
+    from grandrounds.data.cohort.definition import Cohort
+
+    if isinstance(cohort, PathLike):
+        return str(cohort)
+    return write_agreed(cohort) if isinstance(cohort, Cohort) else cohort
+
+
+def _read_source(source: Any, *, records: bool = False) -> tuple[Experiment, Any]:
+    """Read the experiment of a source, and its rows where they are in memory; `records`: a path is that of clinical records."""
     from grandrounds.core.errors import BadInput
     from grandrounds.data.loading import DATA_FRAME
     from grandrounds.experiment.experiment import Experiment
@@ -136,7 +151,8 @@ def _read_source(source: Any) -> tuple[Experiment, Any]:
     if source is None:
         return load_recipe(DEFAULT_RECIPE), None
     if isinstance(source, str | PathLike):
-        return _read_named(str(source), is_path=not isinstance(source, str)), None
+        is_path = not isinstance(source, str) or (records and "://" not in source)
+        return _read_named(str(source), is_path=is_path), None
     rows = memory_rows(source)
     if rows is None:
         raise BadInput(

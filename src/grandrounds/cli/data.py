@@ -259,7 +259,7 @@ def check(
 
     if is_path(source):
         experiment = Experiment.parse({"data": {"name": source, **columns.settings()}}).with_settings(settings)
-    elif source in CATALOG or not any(c in source for c in "./:"):
+    elif columns.cohort is None and (source in CATALOG or not any(c in source for c in "./:")):
         model = {"model": {"name": next(iter(IMAGES))}} if source in IMAGE_SETS | SCORING_SETS else {}
         data = {"name": find_entry(source).name, "event": columns.event}
         experiment = Experiment.parse({"data": data, **model}).with_settings(settings)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.cli.options import (
+    CohortFile,
+    Columns,
     Drop,
     EventClass,
     Json,
@@ -83,6 +85,7 @@ class FitSource:
 
     source: DataSource = ""
     table: TableFile = None
+    cohort: CohortFile = None
 
 
 @dataclass(frozen=True)
@@ -237,10 +240,18 @@ def _read(source: FitSource, rest: FitRest) -> Any:
         raise BadInput(
             "no data are given: name your table (--table FILE) or a data set (`rounds list data`)", code="no-data-named"
         )
-    own = source.table is not None or "://" in name or name.lower().endswith((*TEXT, *PARQUET, ".xlsx"))
+    own = source.table is not None or source.cohort is not None
+    own = own or "://" in name or name.lower().endswith((*TEXT, *PARQUET, ".xlsx"))
     if not own and rest.query is None and rest.reading.first_flag() is None:
         return name
-    return build_experiment(name, table=source.table, query=rest.query, reading=rest.reading, require_label=False)
+    return build_experiment(
+        name,
+        table=source.table,
+        columns=Columns(cohort=source.cohort),
+        query=rest.query,
+        reading=rest.reading,
+        require_label=False,
+    )
 
 
 def _fit(

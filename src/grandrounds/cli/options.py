@@ -89,6 +89,15 @@ Source = Annotated[
 TableFile = Annotated[
     str | None, typer.Option("--table", help="Your own data: .csv, .parquet, .xlsx, .sas7bdat, .dta, .sav or a SQL URL.")
 ]
+CohortFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cohort",
+        help="Cohort file (`rounds cohort draft`): the table is made from clinical records, which are OMOP tables, a SQL URL or "
+        "FHIR resources. "
+        "A folder with those of several hospitals gives each its own site.",
+    ),
+]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 EventClass = Annotated[
     str | None,
@@ -135,8 +144,9 @@ Censored = Annotated[
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a user's table, as in section `[data]`."""
+    """Columns of a user's table, as in section `[data]`, or the cohort file that defines them."""
 
+    cohort: CohortFile = None
     label: Label = None
     event: EventClass = None
     task: TaskOption = None
@@ -150,6 +160,8 @@ class Columns:
         named = {"label": self.label, "event": self.event, "task": self.task, "duration": self.duration}
         named |= {"site": self.site, "patient": self.patient}
         values: dict[str, str | list[str]] = {name: value for name, value in named.items() if value is not None}
+        if self.cohort is not None:
+            values["cohort"] = str(self.cohort)
         if self.drop:
             values["drop"] = [c.strip() for c in self.drop.split(",") if c.strip()]
         return values
@@ -253,16 +265,27 @@ class ExperimentOptions:
 class NewRows:
     """Table of new patients for `rounds predict` and `rounds evaluate`."""
 
-    table: Annotated[str, typer.Option("--table", help="Rows to score: .csv, .parquet, .xlsx, .dta, .sav or a SQL URL.")]
+    table: Annotated[
+        str,
+        typer.Option(
+            "--table",
+            help="Rows to score: .csv, .parquet, .xlsx, .dta, .sav or a SQL URL; for a run with a cohort also clinical records.",
+        ),
+    ]
     query: Query = None
     reading: Reading = Reading()
 
-    def read(self, run: Run) -> Table | ImageSet:
-        """Read the rows in the format of the run's own data, and print assumptions on the format."""
+    def read(self, run: Run, *, pending: bool = False) -> Table | ImageSet:
+        """Read the rows in the format of the run's own data, and print assumptions on the format.
+
+        Args:
+            run: The run.
+            pending: Of clinical records: also take visits whose outcome is not known yet.
+        """
         from grandrounds.analysis.case.rows import read_patients
 
         reading = self.reading.merge(run.plan["data"]["missing"])
-        rows = read_patients(run, self.table, query=self.query, reading=reading)
+        rows = read_patients(run, self.table, query=self.query, reading=reading, pending=pending)
         show_reading(rows)
         return rows
 
@@ -342,7 +365,8 @@ def build_experiment(
     """Build an experiment from the options of a command.
 
     Args:
-        source: A recipe, a TOML file or a table (known by its suffix, or a SQL URL); "" for the default recipe.
+        source: A recipe, a TOML file or a table (known by its suffix, or a SQL URL); "" for the default recipe. With a cohort:
+            clinical records.
         table: The user's own table, in place of `source`.
         columns: The columns of the table.
         query: The SELECT or table name, for a SQL URL.
@@ -364,6 +388,8 @@ def build_experiment(
     from grandrounds.recipes import load_recipe
 
     data: dict[str, object] = {**columns.settings(), **({} if query is None else {"query": query})}
+    if columns.cohort is not None and table is None and source and not source.endswith(".toml"):
+        source, table = "", source
     if table is None and ("://" in source or source.lower().endswith((*TABLES, *UNREADABLE, ".npz"))):
         source, table = "", source
     if table is not None:
@@ -398,7 +424,8 @@ def build_experiment(
     if unused := list(_unused_settings(base, experiment)):
         name = experiment.model.name if "name" in experiment.model.model_fields_set else experiment.method.name
         typer.echo(f"assumed: model '{name}' is fitted from sums, so {' and '.join(unused)} is not used", err=True)
-    if require_label and table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
+    known = experiment.data.label is not None or experiment.data.cohort is not None
+    if require_label and table is not None and not known and not table.lower().endswith(".npz"):
         raise BadInput(
             f"no column to predict is set for {table}, which has the columns {_columns(experiment)}: name it, e.g. "
             f"rounds run {shlex.quote(table)} --label COLUMN --site COLUMN",

@@ -14,6 +14,9 @@ from grandrounds.cli.options import NewRows, Personal, TrustCode, Withdrawn, exp
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
+    from grandrounds.core.arrays import Array
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.table import Table
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
 
@@ -50,6 +53,16 @@ def _model(run: Run, site: str | None, personal: Path | None = None) -> TrainedM
     return model
 
 
+def _name_visits(rows: Table | ImageSet) -> dict[str, Array]:
+    """Return patient and start of each visit where the rows were made from clinical records, which have no row numbers."""
+    from grandrounds.data.cohort.definition import PATIENT, VISIT_START
+    from grandrounds.data.images import ImageSet
+
+    if isinstance(rows, ImageSet) or rows.reading is None or not rows.reading.selection:
+        return {}
+    return {name: rows.columns[name] for name in (PATIENT, VISIT_START)}
+
+
 def register(app: typer.Typer) -> None:
     app.command()(reads_run(predict))
     app.command()(reads_run(evaluate))
@@ -81,13 +94,13 @@ def predict(
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
-    rows = new.read(finished_run)
+    rows = new.read(finished_run, pending=True)
     prediction = _model(finished_run, site, personal).predict(rows, task=task, corrected=True)
     for note in prediction.notes:
         echo(f"note: {note}", err=True)
     if prediction.event is not None:
         echo(prediction.event.line, err=True)
-    columns = prediction.columns
+    columns = {**_name_visits(rows), **prediction.columns}
     try:
         stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
     except OSError as e:

@@ -43,6 +43,7 @@ class DataSettings(Settings):
     name: str | None
     table: str | None
     sheet: str | None
+    cohort: Settings | None
     query: str | None
     label: str | None
     task: str

@@ -80,6 +80,8 @@ class Reading:
     rows: Array | None = field(default=None, compare=False)  # (n,) number of each row in its sheet
     labels: Mapping[str, str] = field(default_factory=dict)  # column -> its description in the file
     mixed: tuple[str, ...] = ()  # columns with decimal commas and decimal points
+    selection: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    """Of a cohort: rows left after each step, by hospital ("" where there is one). Counts of patients, for the hospital alone."""
 
 
 @dataclass(frozen=True)

@@ -103,11 +103,33 @@ def table_format(settings: DataSettings) -> Format:
     return Format(decimal, settings.text_encoding, settings.separator, settings.censored, sheet=settings.get("sheet"))
 
 
-def read_plan_table(settings: DataSettings, where: str | Path | None = None, *, query: str | None = None) -> Table:
-    """Read the table that [data] of a plan names, or another (`where`) in the way that the plan says."""
+def read_plan_table(
+    settings: DataSettings, where: str | Path | None = None, *, query: str | None = None, pending: bool = False
+) -> Table:
+    """Read the table that [data] of a plan names, or another (`where`) in the way that the plan says.
+
+    Args:
+        settings: The section [data] of a plan. With `cohort`, clinical records give the cohort's table.
+        where: Another table or other records.
+        query: A SELECT or a table name, for `where`.
+        pending: Of a cohort: also take visits whose outcome is not known yet.
+
+    Returns:
+        The table.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
     roles = [settings.label, settings.site, settings.patient]
     place = settings.table if where is None else where
     assert place is not None, "an experiment names a set or a table"
+    agreed = settings.get("cohort")  # a plan of an earlier version has none
+    if agreed is not None:
+        from grandrounds.data.cohort.agreed import read_agreed
+        from grandrounds.data.cohort.hospitals import is_records, read_cohort_table
+
+        if is_records(place, settings.query if where is None else query):
+            return read_cohort_table(read_agreed(agreed.plain()), place, pending=pending)
     return read_table(
         place,
         query=settings.query if where is None else query,

@@ -17,6 +17,9 @@ from grandrounds.core.errors import BadInput, nearest
 DAYS, MOST_DAYS = 365, 825
 """Validity of leaf certificates in days: the default, and the limit that current TLS clients accept."""
 
+PROVISIONED_BY = "server.pub"
+"""File by which a folder is known that `rounds provision` wrote."""
+
 Section = Mapping[str, object]
 """A section of the file as parsed, not yet checked."""
 
@@ -61,7 +64,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Consortium:
-    """Content of consortium.toml. `data` is the agreed [data] section as in the file, which the keeper reads."""
+    """Content of consortium.toml.
+
+    `data` is the agreed [data] section, which the keeper reads; with a cohort its whole schema, and the cohort's definition.
+    """
 
     name: str
     server: Server
@@ -87,19 +93,28 @@ class Consortium:
 def load(path: Path) -> Consortium:
     """Load a consortium from a file.
 
+    Args:
+        path: The file. Its cohort file is searched for in the same folder; in a folder that `rounds provision` wrote, it is
+            cohort.json.
+
     Raises:
         BadInput: The file cannot be read, or a value in it is wrong; the sentence names the file.
     """
     try:
-        return parse(path.read_text(encoding="utf-8"), where=str(path))
+        return parse(path.read_text(encoding="utf-8"), where=str(path), folder=path.parent)
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8 text: a consortium is a TOML file", code="not-text") from None
 
 
-def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
+def parse(text: str, *, where: str = "consortium.toml", folder: Path | None = None) -> Consortium:
     """Parse the TOML text of a consortium.
+
+    Args:
+        text: The text.
+        where: The file, for messages.
+        folder: The folder of its cohort file; None: the working directory.
 
     Raises:
         BadInput: It is not valid TOML, or a value in it is wrong; the sentence begins with `where`.
@@ -109,12 +124,12 @@ def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
     except tomllib.TOMLDecodeError as e:
         raise BadInput(f"{where} is not valid TOML: {e}", code="not-toml") from None
     try:
-        return _read_consortium(content)
+        return _read_consortium(content, folder)
     except BadInput as e:
         raise BadInput(f"{where}: {e}", code=e.code) from None
 
 
-def _read_consortium(content: Section) -> Consortium:
+def _read_consortium(content: Section, folder: Path | None) -> Consortium:
     _check_keys(content, ("name", "server", "certificates", "sites", "data"), "the file")
     certificates = _section(content, "certificates", ("days",))
     return Consortium(
@@ -122,7 +137,7 @@ def _read_consortium(content: Section) -> Consortium:
         server=_read_server(_section(content, "server", ("address", "port", "superlink_port"))),
         sites=_read_sites(content.get("sites")),
         days=_integer(certificates, "days", DAYS, 1, MOST_DAYS, "[certificates]"),
-        data=_read_data(content),
+        data=_read_data(content, folder),
     )
 
 
@@ -184,13 +199,17 @@ def _read_contact(section: Section, number: int) -> str:
     return contact
 
 
-def _read_data(content: Section) -> Mapping[str, Any]:
+def _read_data(content: Section, folder: Path | None) -> Mapping[str, Any]:
     data = content.get("data", {})
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]", code="wrong-type")
     if data:
         from grandrounds.data.agreement.schema import parse_schema
+        from grandrounds.data.cohort.agreed import COHORT_FILE, resolve_cohort
 
+        if "cohort" in data and folder is not None and (folder / PROVISIONED_BY).exists():
+            data = {**data, "cohort": str(folder / COHORT_FILE)}
+        data = resolve_cohort(data, folder)
         parse_schema(data)
     return data
 

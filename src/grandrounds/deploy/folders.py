@@ -9,6 +9,7 @@ from pathlib import Path
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.schema import parse_schema
+from grandrounds.data.cohort.agreed import COHORT_FILE
 from grandrounds.deploy import nginx
 from grandrounds.deploy.consortium import Consortium, Member, load, slug
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
@@ -135,10 +136,31 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
         write(server / "gateway.sh", gateway_script(), mode=SCRIPT)
     make_identity(server, "server")
     write_secret(server / "runtime.secret")
-    write(folders.consortium_file, text)
+    write_consortium(server, consortium, text, name=folders.consortium_file.name)
     write(server / "start.sh", server_script(insecure=insecure), mode=SCRIPT)
     for name, unit in server_units(consortium, insecure=insecure).items():
         write(server / "units" / name, unit)
+
+
+def write_consortium(folder: Path, consortium: Consortium, text: bytes, *, name: str) -> None:
+    """Write a copy of the consortium's file, and its cohort beside it: the copy does not depend on a file elsewhere."""
+    write(folder / name, text)
+    _write_cohort(folder, consortium)
+
+
+def write_agreement(folder: Path, consortium: Consortium) -> None:
+    """Write the agreed data of a consortium into a site's folder: schema.json, and cohort.json where there is a cohort."""
+    if consortium.data:
+        schema = parse_schema(consortium.data).to_dict()
+        write(folder / "schema.json", json.dumps(schema, indent=1) + "\n")
+    _write_cohort(folder, consortium)
+
+
+def _write_cohort(folder: Path, consortium: Consortium) -> None:
+    if "cohort" in consortium.data:
+        write(folder / COHORT_FILE, json.dumps(consortium.data["cohort"], indent=1) + "\n")
+    else:
+        (folder / COHORT_FILE).unlink(missing_ok=True)
 
 
 def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
@@ -195,8 +217,9 @@ def hand_over_operator(folders: Folders, name: str) -> None:
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
-    write(folder / AGREED, read(folders.consortium_file))
-    write_manifest(folder, folders.identity(), consortium=folders.consortium().name, operator=name)
+    consortium = folders.consortium()
+    write_consortium(folder, consortium, read(folders.consortium_file), name=AGREED)
+    write_manifest(folder, folders.identity(), consortium=consortium.name, operator=name)
 
 
 def hand_over_operators(folders: Folders) -> None:
@@ -259,9 +282,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
     port = NODE_PORT + 2 * consortium.sites.index(site)
     write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
     write(folder / "policy.toml", default_policy())
-    if consortium.data:
-        schema = parse_schema(consortium.data).to_dict()
-        write(folder / "schema.json", json.dumps(schema, indent=1) + "\n")
+    write_agreement(folder, consortium)
     write(folder / "start.sh", site_script(), mode=SCRIPT)
     for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():
         write(make_folder(folder / "units") / name, text)

@@ -158,6 +158,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     }
     nowhere |= {"pictures": None, "size": None, "masks": None, "task": "auto", "duration": None}
     nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto", "sheet": None}  # read from each site's file
+    nowhere["cohort"] = agreed.get("cohort")
     if "scan" in requested:
         nowhere["scan"] = ScanOptions().to_dict(whole=True)
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}

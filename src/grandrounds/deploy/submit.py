@@ -21,6 +21,7 @@ _FINISHED = "finished"
 _AGREED_KEYS = (
     "name",
     "table",
+    "cohort",
     "query",
     "site",
     "drop",

@@ -162,7 +162,7 @@ class Experiment(Section):
         """Read an experiment from a TOML file.
 
         Args:
-            path: The file. Relative paths in it (data.table, data.pictures, data.masks) start at its folder.
+            path: The file. Relative paths in it (data.table, data.cohort, data.pictures, data.masks) start at its folder.
 
         Returns:
             The validated experiment.
@@ -180,7 +180,7 @@ class Experiment(Section):
         except ValueError as e:
             raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}", code="not-toml") from None
         data = values.get("data", {})
-        for key in ("table", "pictures", "masks") if isinstance(data, dict) else ():
+        for key in ("table", "pictures", "masks", "cohort") if isinstance(data, dict) else ():
             given = data.get(key)
             if isinstance(given, str) and "://" not in given and given not in ("data frame", "strokes"):
                 try:
@@ -272,6 +272,8 @@ class Experiment(Section):
             )
             if not self.evaluation.subgroups:  # those show small groups, which this one does not hide
                 subgroup = subgroup or catalog_entry.subgroup
+        if data.cohort is not None:
+            data = _apply_cohort(data)
         if split.partition == "auto":
             from_catalog = find_entry(data.name).partition if data.name and not is_own_code else {}
             default_partition = from_catalog.get("partition", "equal")
@@ -452,6 +454,19 @@ def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
     for section, key in (("model", "name"), ("method", "name"), ("method", "rounds")):
         if f"{section}.{key}" not in changed and section in sections and sections[section].get(key) != names[0]:
             sections[section].pop(key, None)
+
+
+def _apply_cohort(data: Data) -> Data:
+    """Return [data] with the columns that its cohort implies, and the column of the hospital where there are several."""
+    from grandrounds.data.cohort.agreed import implied_settings, read_agreed
+    from grandrounds.data.cohort.hospitals import SITE, find_hospitals
+    from grandrounds.data.loading import AT_SITES, DATA_FRAME
+
+    update = implied_settings(read_agreed(data.cohort), data.model_dump())
+    named = data.site is not None or data.table in (None, AT_SITES, DATA_FRAME)
+    if not named and find_hospitals(str(data.table)):
+        update["site"] = SITE
+    return data.model_copy(update=update)
 
 
 def _is_npz(table: str | None) -> bool:

@@ -37,6 +37,15 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, int | float) else value
 
 
+def _read_cohort(value: Any) -> Any:
+    """Replace a cohort file by its definition and digest, so that a plan has all of it."""
+    if value is None:
+        return None
+    from grandrounds.data.cohort.agreed import read_agreed, write_agreed
+
+    return write_agreed(read_agreed(value))
+
+
 class Shortcut(Section):
     """Corner patch that correlates with the label, for experiments on shortcut learning."""
 
@@ -81,10 +90,17 @@ class Data(Section):
         None, description="a data set of the catalog (`rounds list data`), or your own loader: 'package.module:function'"
     )
     table: str | None = Field(
-        None, description="your own table: .csv, .tsv, .parquet, .xlsx, .sas7bdat, .xpt, .dta, .sav, .npz, or a SQL URL"
+        None,
+        description="your own table: .csv, .tsv, .parquet, .xlsx, .sas7bdat, .xpt, .dta, .sav, .npz, or a SQL URL; with "
+        "data.cohort also clinical records",
     )
     sheet: str | None = Field(None, description="sheet of an Excel workbook; not set: the only one with cells")
-    query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL")
+    cohort: Annotated[dict[str, Any] | None, BeforeValidator(_read_cohort)] = Field(
+        None,
+        description="cohort file by which the table is made from clinical records: OMOP tables, a SQL URL or FHIR resources of "
+        "one hospital, or a folder with those of each hospital; a plan has the whole definition and its digest",
+    )
+    query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL; with data.cohort the schema")
     label: str | None = Field(None, description="column to predict")
     task: Literal["auto", "classification", "regression", "count", "survival"] = Field(
         "auto", description="type of the outcome; auto: inferred from the label if certain; survival if data.duration is set"

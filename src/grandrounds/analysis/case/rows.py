@@ -252,7 +252,12 @@ def find_new_case(run: Run, rows: Table | ImageSet, case: int) -> CaseRow:
 
 
 def read_patients(
-    run: Run, table: Any, *, query: str | None = None, reading: Mapping[str, object] | None = None
+    run: Run,
+    table: Any,
+    *,
+    query: str | None = None,
+    reading: Mapping[str, object] | None = None,
+    pending: bool = False,
 ) -> Table | ImageSet:
     """Read new patients.
 
@@ -264,6 +269,8 @@ def read_patients(
         table: A file's name, a data frame, a Table or an ImageSet. Images are an .npz file, or a folder as a keeper takes it.
         query: The SQL query, where the file is a database.
         reading: Settings of [data] that differ.
+        pending: Of a run with a cohort, whose patients may come from clinical records: also take those whose outcome is not
+            known yet.
 
     Raises:
         BadInput: They cannot be read, or are of another kind than the model's data.
@@ -281,7 +288,7 @@ def read_patients(
         return read_npz(where)
     overrides = {"text_encoding": "auto", "separator": "auto", "sheet": None, **(reading or {})}  # a file shows its own
     agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **overrides}
-    return read_plan_table(DataSettings(agreed), where, query=query)
+    return read_plan_table(DataSettings(agreed), where, query=query, pending=pending)
 
 
 def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:

@@ -92,7 +92,8 @@ class Source:
             yield replace(_keep_site(run, site, read_patients(run, self.table), float("nan"), ""), in_memory=True)
             return
         where = str(self.table)
-        if "://" in where or not Path(where).expanduser().is_dir() or _is_image_folder(run, Path(where).expanduser()):
+        single = "://" in where or not Path(where).expanduser().is_dir() or _has_records(run, where)
+        if single or _is_image_folder(run, Path(where).expanduser()):
             rows = self._read_rows(run, where, self.query)
             if rows is not None:
                 yield _keep_site(run, site, rows, _changed_at(where), "")
@@ -108,11 +109,20 @@ class Source:
     def _read_rows(self, run: Run, where: str | Path, query: str | None) -> Table | ImageSet | None:
         """Read a table; None where it has no rows yet."""
         try:
-            return read_patients(run, where, query=query, reading=self.reading)
+            return read_patients(run, where, query=query, reading=self.reading, pending=True)
         except BadInput as e:
-            if e.code == "empty-table":
+            if e.code in ("empty-table", "empty-cohort"):
                 return None
             raise
+
+
+def _has_records(run: Run, where: str) -> bool:
+    """Tell whether a folder has clinical records for the run's cohort, and not tables."""
+    if run.plan["data"].get("cohort") is None:
+        return False
+    from grandrounds.data.cohort.hospitals import has_records
+
+    return has_records(where)
 
 
 def _is_image_folder(run: Run, folder: Path) -> bool:

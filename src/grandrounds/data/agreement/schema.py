@@ -551,7 +551,12 @@ AgreedSchema = DataSchema | ImageSchema
 
 
 def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
-    """Parse `[data]` as the schema of a table or of images."""
+    """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition."""
+    if isinstance(plain, Mapping) and "cohort" in plain:
+        from grandrounds.data.cohort.agreed import resolve_cohort
+
+        whole = resolve_cohort(plain, None, where=where)
+        plain = {key: value for key, value in whole.items() if key != "cohort"}
     kind = ImageSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
     return kind.from_dict(plain, where=where)
 
@@ -575,6 +580,10 @@ def read_schema(path: Path) -> AgreedSchema:
         ) from None
     if path.suffix == ".toml":
         content = content.get("data", {})
+    if isinstance(content, Mapping) and "cohort" in content:
+        from grandrounds.data.cohort.agreed import resolve_cohort
+
+        content = resolve_cohort(content, path.parent, where=f"[data] of {path}")
     return parse_schema(content, where=f"[data] of {path}")
 
 

@@ -71,12 +71,13 @@ class _Rows:
         return _Rows(self.person[kept], self.visit[kept], self.start[kept], self.end[kept], self.now[kept])
 
 
-def extract_table(cohort: Cohort, source: ClinicalSource) -> CohortTable:
+def extract_table(cohort: Cohort, source: ClinicalSource, *, pending: bool = False) -> CohortTable:
     """Extract the table of a cohort from a hospital's records.
 
     Args:
         cohort: The cohort.
         source: The hospital's records.
+        pending: Also take visits whose outcome is not known yet, with a missing value for it: new patients, for a prediction.
 
     Returns:
         The table with the steps of the selection.
@@ -84,15 +85,16 @@ def extract_table(cohort: Cohort, source: ClinicalSource) -> CohortTable:
     Raises:
         BadInput: No visit is left, with the step that left none; or the source cannot be read.
     """
-    return _Extraction(cohort, source).run()
+    return _Extraction(cohort, source, pending).run()
 
 
 class _Extraction:
     """One extraction: the patients, the rows that are left, and what was noted."""
 
-    def __init__(self, cohort: Cohort, source: ClinicalSource) -> None:
+    def __init__(self, cohort: Cohort, source: ClinicalSource, pending: bool) -> None:
         self.cohort = cohort
         self.source = source
+        self.pending = pending
         if isinstance(source, PreparedSource):
             source.prepare(cohort)
         self.persons = source.persons()
@@ -208,7 +210,7 @@ class _Extraction:
     def _outcome(self, rows: _Rows) -> tuple[_Rows, Array, Array | None]:
         """Compute the outcome of each row, leaving out rows whose outcome cannot be known."""
         outcome = self.cohort.outcome
-        if outcome.within is None:
+        if outcome.within is None and not self.pending:
             rows = self._keep(rows, rows.end < _AFTER_ALL, "visit has ended")
         if outcome.kind == "measurement":
             return self._measured_outcome(rows)
@@ -247,7 +249,7 @@ class _Extraction:
         outcome = self.cohort.outcome
         if outcome.within is None:
             horizon = until = rows.end
-            happened = (event <= rows.end) | (event == _last_of_day(rows.end))
+            happened = (event < _AFTER_ALL) & ((event <= rows.end) | (event == _last_of_day(rows.end)))
         else:
             horizon = rows.now + outcome.within
             happened = event <= horizon
@@ -255,12 +257,16 @@ class _Extraction:
             until = np.maximum(until, np.where(rows.end < _AFTER_ALL, rows.end, rows.now))
         if outcome.time_to_event:
             last = np.where(happened, event, np.minimum(horizon, until))
-            followed = last > rows.now
+            followed = (last > rows.now) & (last < _AFTER_ALL)
+            if self.pending:
+                return rows, np.where(followed, happened, np.nan), np.where(followed, (last - rows.now) / _DAY, np.nan)
             rows = self._keep(rows, followed, "followed after the prediction")
             days = (last[followed] - rows.now) / _DAY
             return rows, happened[followed].astype(np.float64), days
+        complete = happened | ((until >= horizon) & (horizon < _AFTER_ALL))
+        if self.pending:
+            return rows, np.where(complete, happened, np.nan), None
         if outcome.within is not None and outcome.complete_follow_up:
-            complete = happened | (until >= horizon)
             rows = self._keep(rows, complete, f"event, or followed for {write_span(outcome.within)}")
             happened = happened[complete]
         return rows, happened.astype(np.float64), None
@@ -273,11 +279,11 @@ class _Extraction:
         segments = find_segments(records, rows.person, rows.now + 1, end)
         values = aggregate(records, segments, outcome.take, rows.now)
         measured = ~np.isnan(values)
-        rows, values = self._keep(rows, measured, "outcome was measured"), values[measured]
+        if not self.pending:
+            rows, values = self._keep(rows, measured, "outcome was measured"), values[measured]
         if outcome.task == CLASSIFICATION:
-            values = (values > outcome.above if outcome.above is not None else values < outcome.below).astype(
-                np.float64
-            )
+            beyond = values > outcome.above if outcome.above is not None else values < outcome.below
+            values = np.where(np.isnan(values), np.nan, beyond)
         return rows, values, None
 
     def _feature(self, feature: Feature, rows: _Rows) -> Array:
