@@ -128,8 +128,9 @@ def read_plan_table(
         from grandrounds.data.cohort.agreed import read_agreed
         from grandrounds.data.cohort.hospitals import is_records, read_cohort_table
 
-        if is_records(place, settings.query if where is None else query):
-            return read_cohort_table(read_agreed(agreed.plain()), place, pending=pending)
+        schema = settings.query if where is None else query
+        if is_records(place, schema):
+            return read_cohort_table(read_agreed(agreed.plain()), place, schema=schema, pending=pending)
     return read_table(
         place,
         query=settings.query if where is None else query,

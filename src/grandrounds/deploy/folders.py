@@ -151,7 +151,8 @@ def write_consortium(folder: Path, consortium: Consortium, text: bytes, *, name:
 def write_agreement(folder: Path, consortium: Consortium) -> None:
     """Write the agreed data of a consortium into a site's folder: schema.json, and cohort.json where there is a cohort."""
     if consortium.data:
-        schema = parse_schema(consortium.data).to_dict()
+        named = {"cohort": COHORT_FILE} if "cohort" in consortium.data else {}
+        schema = {**parse_schema(consortium.data).to_dict(), **named}
         write(folder / "schema.json", json.dumps(schema, indent=1) + "\n")
     _write_cohort(folder, consortium)
 

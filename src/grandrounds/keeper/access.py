@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.core.arrays import Array, write_atomic
+from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
+from grandrounds.data.cohort.agreed import read_agreed
 from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise
@@ -98,6 +100,7 @@ class AccessControl:
         budget: The site budget over all runs; None if there is none.
         split: File that records how rows were split in the site's first run.
         classes: Values of the label that the consortium agreed on.
+        cohort: Digest of the cohort that the consortium agreed on; "" if there is none.
         peers: Keys of the sites that this one accepts in secure sums; None if it trusts the server's list.
         rejected_peers: File of rejected peers.
     """
@@ -106,6 +109,7 @@ class AccessControl:
     budget: SiteBudget | None = None
     split: Path | None = None
     classes: tuple[str, ...] = ()
+    cohort: str = ""
     peers: Mapping[str, bytes] | None = None
     rejected_peers: RejectedPeers | None = None
 
@@ -116,6 +120,19 @@ class AccessControl:
             Refusal: The policy does not allow it.
         """
         self._check(self.policy.refuses(ask, plan))
+        self._check_cohort(plan)
+
+    def _check_cohort(self, plan: PlanValues) -> None:
+        """Refuse a plan whose cohort is not that of the site's folder, or whose digest is not that of its definition."""
+        given = plan["data"].get("cohort")
+        try:
+            digest = "" if given is None else read_agreed(given).digest()
+        except BadInput as e:
+            _log.warning("the plan's cohort cannot be read: %s", e)
+            raise Refusal(codes.OTHER_COHORT) from None
+        if digest != self.cohort:
+            _log.warning("the plan has cohort %s, this site's folder %s", digest[:12] or "none", self.cohort[:12] or "none")
+            raise Refusal(codes.OTHER_COHORT)
 
     def account(self, host: SiteHost, plan: PlanValues, facts: Facts) -> Account:
         """Create the account of a run.

@@ -34,6 +34,9 @@ STALE = "stale"
 OTHER_SPLIT = "other-split"
 """The run was opened before with another split of rows."""
 
+OTHER_COHORT = "other-cohort"
+"""The plan has another cohort than the one in the site's folder, which the server signed and the site accepted."""
+
 SCHEMA = "schema"
 """The site's data do not fit the agreed schema."""
 

@@ -13,7 +13,9 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.check import read_rows
-from grandrounds.data.agreement.schema import AgreedSchema, parse_schema
+from grandrounds.data.agreement.schema import AgreedSchema, DataSchema, parse_schema
+from grandrounds.data.cohort.agreed import resolve_cohort
+from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.new_patients import NewPatients
@@ -87,9 +89,17 @@ class SiteFolder:
         if not file.exists():
             return None
         try:
-            return parse_schema(json.loads(file.read_text()), where=str(file))
+            plain = json.loads(file.read_text())
         except (OSError, ValueError) as e:
             raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
+        if isinstance(plain, dict) and "cohort" in plain:
+            plain = resolve_cohort(plain, self.path, where=str(file))
+        return parse_schema(plain, where=str(file))
+
+    def cohort(self) -> Cohort | None:
+        """Read the agreed cohort; None if there is none."""
+        schema = self.schema()
+        return schema.cohort if isinstance(schema, DataSchema) else None
 
     def peers(self) -> Peers | None:
         """Read the list of the consortium's sites and their keys; None if there is none."""
@@ -116,9 +126,34 @@ class SiteFolder:
         p = self.policy().privacy
         return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
-    def rows(self, data: str, *, query: str | None = None, form: Format | None = None) -> Table | ImageSet:
-        """Read the site's own data without preparation; `form` replaces that of site.toml."""
-        return read_rows(self.schema(), data, query=query, form=form or self.form())
+    def rows(
+        self, data: str, *, query: str | None = None, form: Format | None = None, pending: bool = False
+    ) -> Table | ImageSet:
+        """Read the site's own data without preparation.
+
+        Args:
+            data: A table, images, or clinical records where the consortium agreed on a cohort.
+            query: A SELECT or a table name; of clinical records the schema of their tables.
+            form: The format of a text file, in place of that of site.toml.
+            pending: Of clinical records: also take visits whose outcome is not known yet.
+        """
+        return read_rows(
+            self.schema(), data, query=query, form=form or self.form(), pending=pending, vocabulary=self.vocabulary()
+        )
+
+    def vocabulary(self) -> Path | None:
+        """Return the folder or zip with CONCEPT.csv, from [records] of site.toml; None without it.
+
+        Raises:
+            BadInput: The section has an unknown key.
+        """
+        section = self.settings().get("records", {})
+        odd = next((key for key in section if key != "vocabulary"), None)
+        if odd is not None:
+            raise BadInput(
+                f"unknown key '{odd}' in [records] of {self.path / 'site.toml'}; it may have vocabulary", code="unknown-key"
+            )
+        return self.path / section["vocabulary"] if "vocabulary" in section else None
 
     def new_patients(self) -> NewPatients | None:
         """Return the site's new patients, from [watch] of site.toml: `table`, and `query` or `sheet`; None without it.
@@ -141,7 +176,7 @@ class SiteFolder:
 
         def read() -> Table:
             form = replace(self.form(), sheet=section.get("sheet"))
-            rows = self.rows(table, query=section.get("query"), form=form)
+            rows = self.rows(table, query=section.get("query"), form=form, pending=True)
             if not isinstance(rows, Table):
                 raise BadInput(f"{table} holds images, and a watch needs a table", code="needs-table")
             return rows
@@ -168,6 +203,7 @@ class SiteFolder:
             self.budget(),
             split=self.state / "split",
             classes=() if schema is None else schema.classes,
+            cohort=schema.cohort.digest() if isinstance(schema, DataSchema) and schema.cohort is not None else "",
             peers=self.accepted_peers(),
             rejected_peers=RejectedPeers(self.state / REJECTED_PEERS),
         )

@@ -12,6 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -508,20 +509,48 @@ def examine_data(agreed: AgreedSchema, data: str, *, query: str | None = None, f
 
 
 def read_rows(
-    agreed: AgreedSchema | None, data: str, *, query: str | None = None, form: Format = AUTOMATIC
+    agreed: AgreedSchema | None,
+    data: str,
+    *,
+    query: str | None = None,
+    form: Format = AUTOMATIC,
+    pending: bool = False,
+    vocabulary: Path | None = None,
 ) -> Table | ImageSet:
-    """Read a site's rows or images, raw; the first fault is refused."""
+    """Read a site's rows or images, raw; the first fault is refused.
+
+    Args:
+        agreed: The schema.
+        data: A table, images, or clinical records where the schema has a cohort.
+        query: A SELECT or a table name; of clinical records the schema of their tables.
+        form: The format of a text file.
+        pending: Of clinical records: also take visits whose outcome is not known yet.
+        vocabulary: Of clinical records: a folder or zip with CONCEPT.csv.
+    """
     if isinstance(agreed, ImageSchema):
         if not is_image_source(data):
             raise BadInput(f"{data} holds no images, which the consortium agreed on", code="no-images")
         return read_site_images(data, agreed)
     if agreed is None:
         return read_npz(data) if is_image_source(data) else read_table(data, query=query, form=form)
-    return read_site_table(data, query, agreed, form)
+    return read_site_table(data, query, agreed, form, pending=pending, vocabulary=vocabulary)
 
 
-def read_site_table(data: str, query: str | None, agreed: DataSchema, form: Format) -> Table:
-    """Read a site's table with the kinds and marks for missing that are agreed."""
+def read_site_table(
+    data: str,
+    query: str | None,
+    agreed: DataSchema,
+    form: Format,
+    *,
+    pending: bool = False,
+    vocabulary: Path | None = None,
+) -> Table:
+    """Read a site's table with the kinds and marks for missing that are agreed, or make it from records by the agreed cohort."""
+    if agreed.cohort is not None:
+        from grandrounds.data.cohort.hospitals import is_records, read_hospital_table
+
+        if is_records(data, query):
+            return read_hospital_table(agreed.cohort, data, schema=query, vocabulary=vocabulary, pending=pending)
     if is_image_source(data):
         raise BadInput(
             f"{data} holds images, and the consortium agreed on a table: give a .csv, .parquet or .xlsx file",

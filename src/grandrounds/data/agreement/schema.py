@@ -12,9 +12,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL, TASKS
@@ -28,6 +28,9 @@ from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.scans.options import ScanOptions, parse_options
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
+
+if TYPE_CHECKING:
+    from grandrounds.data.cohort.definition import Cohort
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the agreed `quantiles`."""
@@ -401,6 +404,7 @@ class DataSchema:
     class_shares: tuple[float, ...] = ()  # of `classes` among the consortium's rows
     repeated_share: float | None = None  # share of rows of a patient with an earlier row
     dates: tuple[AgreedDates, ...] = ()  # for checks alone: no inputs of a model, and a table may lack them
+    cohort: Cohort | None = None  # by which the table is made from clinical records
 
     def __getitem__(self, name: str) -> AgreedColumn:
         return next(c for c in self.columns if c.name == name)
@@ -553,10 +557,12 @@ AgreedSchema = DataSchema | ImageSchema
 def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
     """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition."""
     if isinstance(plain, Mapping) and "cohort" in plain:
-        from grandrounds.data.cohort.agreed import resolve_cohort
+        from grandrounds.data.cohort.agreed import read_agreed, resolve_cohort
 
         whole = resolve_cohort(plain, None, where=where)
-        plain = {key: value for key, value in whole.items() if key != "cohort"}
+        cohort = read_agreed(whole["cohort"], where=f"{where} cohort")
+        rest = {key: value for key, value in whole.items() if key != "cohort"}
+        return replace(DataSchema.from_dict(rest, where=where), cohort=cohort)
     kind = ImageSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
     return kind.from_dict(plain, where=where)
 

@@ -153,21 +153,20 @@ def resolve_cohort(data: Mapping[str, Any], folder: Path | None, *, where: str =
     given = data.get("cohort")
     if given is None or (isinstance(given, Mapping) and DEFINITION in given):
         return dict(data)
-    if isinstance(given, str) and folder is not None:
-        given = folder / Path(given).expanduser()
+    if isinstance(given, str):
+        file = (folder or Path()) / Path(given).expanduser()
+        given = read_file_cohort(file) if file.name == COHORT_FILE else file
     rest = {key: value for key, value in data.items() if key != "cohort"}
-    return merge_cohort(rest, read_agreed(given, where=f"{where} cohort"), where=where)
+    cohort = given if isinstance(given, Cohort) else read_agreed(given, where=f"{where} cohort")
+    return merge_cohort(rest, cohort, where=where)
 
 
-def read_folder_cohort(folder: Path) -> Cohort | None:
-    """Read the agreed cohort of a folder that `rounds provision` wrote; None where there is none.
+def read_file_cohort(file: Path) -> Cohort:
+    """Read cohort.json of a folder that `rounds provision` wrote: a definition with its digest.
 
     Raises:
-        BadInput: The file is damaged.
+        BadInput: The file cannot be read, or its digest is of another definition.
     """
-    file = folder / COHORT_FILE
-    if not file.exists():
-        return None
     try:
         plain = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as e:

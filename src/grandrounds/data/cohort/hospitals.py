@@ -27,10 +27,10 @@ _ONE_HOSPITAL = re.compile(r"(person|patient)[\w.-]*\.(csv|csv\.gz|tsv|parquet|n
 
 
 def is_records(where: str | Path, query: str | None = None) -> bool:
-    """Tell whether a source has clinical records, and not one table: a SQL URL without a query, a folder, a zip or a database."""
+    """Tell whether a source has clinical records, and not one table: a SQL URL without a SELECT, a folder, a zip or a database."""
     text = str(where)
     if "://" in text:
-        return query is None
+        return query is None or " " not in query.strip()
     path = Path(text).expanduser()
     return path.suffix.lower() in (".zip", *_DATABASES) or path.is_dir()
 
@@ -86,12 +86,15 @@ def find_hospitals(where: str | Path) -> dict[str, str]:
     return found
 
 
-def read_cohort_table(cohort: Cohort, where: str | Path, *, pending: bool = False) -> Table:
+def read_cohort_table(
+    cohort: Cohort, where: str | Path, *, schema: str | None = None, pending: bool = False
+) -> Table:
     """Read the table of a cohort from a hospital's records, or from those of several hospitals.
 
     Args:
         cohort: The cohort.
         where: A source of records, or a folder with one source for each hospital.
+        schema: The schema of the OMOP tables, for a SQL URL.
         pending: Also take visits whose outcome is not known yet.
 
     Returns:
@@ -102,16 +105,44 @@ def read_cohort_table(cohort: Cohort, where: str | Path, *, pending: bool = Fals
     """
     hospitals = find_hospitals(where)
     if not hospitals:
-        one = _extract(cohort, str(where), pending)
-        return _with_reading(one.table, {"": one})
+        return read_hospital_table(cohort, where, schema=schema, pending=pending)
     parts = {name: _extract(cohort, source, pending) for name, source in hospitals.items()}
-    return _with_reading(_join(parts, str(where)), parts)
+    return _with_reading(cohort, _join(parts, str(where)), parts)
 
 
-def _extract(cohort: Cohort, where: str, pending: bool) -> CohortTable:
+def read_hospital_table(
+    cohort: Cohort,
+    where: str | Path,
+    *,
+    schema: str | None = None,
+    vocabulary: str | Path | None = None,
+    pending: bool = False,
+) -> Table:
+    """Read the table of a cohort from the records of one hospital, at that hospital.
+
+    Args:
+        cohort: The cohort.
+        where: The source of records.
+        schema: The schema of the OMOP tables in a database.
+        vocabulary: A folder or zip with CONCEPT.csv, for records without a vocabulary.
+        pending: Also take visits whose outcome is not known yet.
+
+    Returns:
+        The table, as `read_cohort_table` gives it.
+
+    Raises:
+        BadInput: Records cannot be read, or no visit is in the cohort.
+    """
+    one = _extract(cohort, str(where), pending, schema=schema, vocabulary=vocabulary)
+    return _with_reading(cohort, one.table, {"": one})
+
+
+def _extract(
+    cohort: Cohort, where: str, pending: bool, *, schema: str | None = None, vocabulary: str | Path | None = None
+) -> CohortTable:
     from grandrounds.data.cohort.sources import open_source
 
-    source = open_source(_as_url(where))
+    source = open_source(_as_url(where), query=schema, vocabulary=vocabulary)
     try:
         return extract_table(cohort, source, pending=pending)
     finally:
@@ -141,7 +172,35 @@ def _concatenate(columns: Sequence[Array]) -> Array:
     return np.concatenate([v if v.dtype == np.object_ else np.full(len(v), None, dtype=object) for v in columns])
 
 
-def _with_reading(table: Table, parts: Mapping[str, CohortTable]) -> Table:
-    notes = [f"{site}: {note}" if site else note for site, part in parts.items() for note in part.notes]
+def align_steps(selection: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, dict[str, int]]:
+    """Align the steps of all hospitals; a step that a hospital did not need leaves its rows as they were.
+
+    Args:
+        selection: Rows left after each step, by hospital.
+
+    Returns:
+        The number of rows by step and hospital, in the order of steps.
+    """
+    longest = max(selection.values(), key=len, default=())
+    names = list(dict.fromkeys([*(name for name, _ in longest), *(name for steps in selection.values() for name, _ in steps)]))
+    out: dict[str, dict[str, int]] = {name: {} for name in names}
+    for site, steps in selection.items():
+        counts, rows = dict(steps), steps[0][1] if steps else 0
+        for name in names:
+            rows = counts.get(name, rows)
+            out[name][site] = rows
+    return out
+
+
+def _describe_selection(cohort: Cohort, selection: Mapping[str, Sequence[tuple[str, int]]]) -> str:
+    """Describe the selection over all hospitals in one line."""
+    steps = ", ".join(f"{step} {sum(rows.values()):,}" for step, rows in align_steps(selection).items())
+    place = "" if len(selection) == 1 else f" at {len(selection)} hospitals"
+    return f"cohort '{cohort.name}'{place}: {steps}"
+
+
+def _with_reading(cohort: Cohort, table: Table, parts: Mapping[str, CohortTable]) -> Table:
     selection = {site: part.steps for site, part in parts.items()}
+    notes = [_describe_selection(cohort, selection)]
+    notes += [f"{site}: {note}" if site else note for site, part in parts.items() for note in part.notes]
     return Table(table.columns, table.source, reading=Reading(tuple(notes), selection=selection))

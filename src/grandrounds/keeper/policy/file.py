@@ -28,6 +28,9 @@ allow = "any"
 # Digests of approved plans (`rounds site policy` prints a plan's digest). If any is listed, no other plan is opened:
 # the settings of a run are then the ones that you reviewed.
 plans = []
+# Digests of approved cohorts (`rounds cohort check` prints a cohort's digest). If any is listed, no plan with another
+# cohort, or without one, is opened. Without a list, the cohort of this folder is the only one.
+cohorts = []
 # Largest number of rounds of a run.
 rounds = 1000
 # After this many requests that the site could not answer, the run is over for this site: each refusal discloses a

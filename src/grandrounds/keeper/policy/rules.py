@@ -41,7 +41,7 @@ MEANS = {
     PRIVACY: "differential privacy is required: privacy.epsilon with a mechanism, data.encoding = 'public'",
     EPSILON: "the plan's epsilon exceeds the limit of one run (privacy.run_epsilon)",
     CELLS: "too few patients",
-    RUN: "the run or its plan is not approved (runs.allow, runs.plans)",
+    RUN: "the run, its plan or its cohort is not approved (runs.allow, runs.plans, runs.cohorts)",
     ROUNDS: "more rounds than allowed (runs.rounds)",
     HOURS: "outside the working hours (runs.hours)",
     NUMBERS: "an exact method would send more numbers, relative to the numbers held, than exact.most_ratio allows",
@@ -67,6 +67,7 @@ class Runs:
 
     allow: Listed = ANY
     plans: tuple[str, ...] = ()
+    cohorts: tuple[str, ...] = ()
     rounds: int = 1000
     refusals: int = 10
     hours: tuple[int, int] = (0, 24)
@@ -284,7 +285,8 @@ class Policy:
 
     def _approves(self, plan: PlanValues, run: str) -> bool:
         named = self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
-        return named and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
+        approved = not self.runs.cohorts or _cohort_digest(plan) in self.runs.cohorts
+        return named and approved and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
 
     def _refuses_objective(self, ask: Ask, plan: PlanValues | None) -> bool:
         """Check whether the plan or the Ask names a local objective that is not listed, or not installed as listed."""
@@ -378,6 +380,7 @@ def describe_policy(policy: Policy) -> list[str]:
     runs, cells, secure, privacy = policy.runs, policy.cells, policy.secure, policy.privacy
     named = "any run" if runs.allow == ANY else f"runs named {_listed(runs.allow)}"
     plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
+    plans += f", only with {len(runs.cohorts)} approved cohort(s)" if runs.cohorts else ""
     hours = "at any hour" if runs.hours == (0, 24) else f"from {runs.hours[0]}:00 to {runs.hours[1]}:00"
     lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
     tasks = [t for t in SPECS if policy.allows_task(t)]
@@ -469,6 +472,12 @@ def _smallest_cell(plan: PlanValues) -> float:
     return min((n for n in numbers if isinstance(n, int | float)), default=math.inf)
 
 
+def _cohort_digest(plan: PlanValues) -> str:
+    """Return the digest of a plan's cohort, "" without one; the keeper checks that it is that of the definition."""
+    cohort = plan["data"].get("cohort")
+    return str(cohort.get("digest", "")) if isinstance(cohort, Mapping) else ""
+
+
 def _smallest_in_the_clear(plan: PlanValues) -> float:
     """Return the smallest count of patients that a watch sends in the clear; infinite for other plans, masked or noised."""
     method, privacy = plan["method"], plan["privacy"]
@@ -515,9 +524,12 @@ def _check(policy: Policy, where: str) -> None:
             "learns the other's values",
             code="bad-policy-value",
         )
-    odd = next((p for p in policy.runs.plans if len(p) != 64 or set(p) - set("0123456789abcdef")), None)
-    if odd is not None:
-        raise BadInput(
-            f"{where} [runs] plans lists '{odd}', which is not a digest: `rounds site policy` prints a plan's digest",
-            code="bad-policy-value",
-        )
+    for key, digests, command in (
+        ("plans", policy.runs.plans, "`rounds site policy` prints a plan's digest"),
+        ("cohorts", policy.runs.cohorts, "`rounds cohort check` prints a cohort's digest"),
+    ):
+        odd = next((p for p in digests if len(p) != 64 or set(p) - set("0123456789abcdef")), None)
+        if odd is not None:
+            raise BadInput(
+                f"{where} [runs] {key} lists '{odd}', which is not a digest: {command}", code="bad-policy-value"
+            )
