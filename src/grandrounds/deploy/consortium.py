@@ -208,7 +208,7 @@ def _read_data(content: Section, folder: Path | None) -> Mapping[str, Any]:
         from grandrounds.data.cohort.agreed import COHORT_FILE, resolve_cohort
 
         if "cohort" in data and folder is not None and (folder / PROVISIONED_BY).exists():
-            data = {**data, "cohort": str(folder / COHORT_FILE)}
+            data = {**data, "cohort": COHORT_FILE}
         data = resolve_cohort(data, folder)
         parse_schema(data)
     return data

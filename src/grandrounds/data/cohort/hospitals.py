@@ -27,7 +27,7 @@ _ONE_HOSPITAL = re.compile(r"(person|patient)[\w.-]*\.(csv|csv\.gz|tsv|parquet|n
 
 
 def is_records(where: str | Path, query: str | None = None) -> bool:
-    """Tell whether a source has clinical records, and not one table: a SQL URL without a SELECT, a folder, a zip or a database."""
+    """Tell whether a source has clinical records, and not one table: a SQL URL without SELECT, a folder, zip or database."""
     text = str(where)
     if "://" in text:
         return query is None or " " not in query.strip()
@@ -202,5 +202,10 @@ def _describe_selection(cohort: Cohort, selection: Mapping[str, Sequence[tuple[s
 def _with_reading(cohort: Cohort, table: Table, parts: Mapping[str, CohortTable]) -> Table:
     selection = {site: part.steps for site, part in parts.items()}
     notes = [_describe_selection(cohort, selection)]
-    notes += [f"{site}: {note}" if site else note for site, part in parts.items() for note in part.notes]
+    owners: dict[str, list[str]] = {}
+    for site, part in parts.items():
+        for note in part.notes:
+            owners.setdefault(note, []).append(site)
+    for note, sites in owners.items():
+        notes.append(note if len(sites) == len(parts) else f"{', '.join(sites)}: {note}")
     return Table(table.columns, table.source, reading=Reading(tuple(notes), selection=selection))
