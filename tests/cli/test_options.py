@@ -37,7 +37,7 @@ def app(request):
 
 
 def test_fields_stand_in_the_place_of_their_group():
-    names = ["table", "cohort", "label", "event", "task", "duration", "site", "patient", "drop"]
+    names = ["table", "cohort", "label", "event", "task", "duration", "site", "patient", "drop", "images"]
     names += ["decimal", "text_encoding", "separator", "missing", "censored", "sheet", "quiet"]
     assert list(inspect.signature(command).parameters) == names
 

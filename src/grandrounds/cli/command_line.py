@@ -33,6 +33,7 @@ try:
         report,
         reproduce,
         run,
+        scans,
         server,
         show,
         site,
@@ -87,6 +88,7 @@ for module in _MODULES:
 survival.register(fit.app)
 app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")
+app.add_typer(scans.app, name="scans")
 app.add_typer(images.masks_app, name="explain masks")
 app.add_typer(images.maps_app, name="explain maps")
 app.add_typer(site.app, name="site")

@@ -17,7 +17,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
     "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
     "Deploy": ("provision", "server", "site"),
-    "Research": ("data", "reproduce"),
+    "Research": ("data", "scans", "reproduce"),
 }
 """Panels of `rounds --help` with their commands, in the order in which they are shown."""
 

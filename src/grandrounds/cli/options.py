@@ -120,6 +120,10 @@ Duration = Annotated[
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
 Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
+ImageFolder = Annotated[
+    Path | None,
+    typer.Option("--images", metavar="DIR", help="Folder of images or scans; the table then lists them and their labels."),
+]
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 Decimal = Annotated[
     str | None,
@@ -154,11 +158,13 @@ class Columns:
     site: SiteColumn = None
     patient: Patient = None
     drop: Drop = None
+    images: ImageFolder = None
 
     def settings(self) -> dict[str, str | list[str]]:
         """Return the settings of [data] that are given."""
         named = {"label": self.label, "event": self.event, "task": self.task, "duration": self.duration}
         named |= {"site": self.site, "patient": self.patient}
+        named |= {"pictures": None if self.images is None else str(self.images.resolve())}
         values: dict[str, str | list[str]] = {name: value for name, value in named.items() if value is not None}
         if self.cohort is not None:
             values["cohort"] = str(self.cohort)

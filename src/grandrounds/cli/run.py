@@ -19,6 +19,7 @@ from grandrounds.cli.options import (
     expand_options,
     show_reading,
 )
+from grandrounds.cli.scans import show_progress
 from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.cli.track import Track, log_run, resolve_target
 
@@ -52,7 +53,7 @@ def run(
     target = resolve_target(track)
     from grandrounds.runs.run import run as start
 
-    with _watch(quiet or as_json) as progress:
+    with show_progress(quiet or as_json), _watch(quiet or as_json) as progress:
         finished_run = start(experiment, out=out, progress=progress)
     _report(finished_run, as_json=as_json, quiet=quiet, verbose=verbose)
     log_run(finished_run, target, quiet=quiet or as_json)

@@ -20,6 +20,7 @@ from grandrounds.cli.options import (
     expand_options,
     show_reading,
 )
+from grandrounds.cli.scans import show_progress
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def check(
 
     agreed = read_schema(schema)
     form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()
-    examined = assess_data(agreed, data, query=query, form=form, expected_rows=rows)
+    with show_progress():
+        examined = assess_data(agreed, data, query=query, form=form, expected_rows=rows)
     findings = examined.findings
     if as_json:
         result = {
@@ -365,7 +367,8 @@ def start(
     if schema is None:
         count = len(site_folder.rows(data, query=query))
     else:
-        examined = assess_data(schema, data, query=query, form=site_folder.form())
+        with show_progress():
+            examined = assess_data(schema, data, query=query, form=site_folder.form())
         count = examined.rows
         for note in examined.assumptions:
             typer.echo(f"assumed: {note}")

@@ -60,12 +60,13 @@ class _File:
         self.dataset = None
 
 
-def open_series(series: Series, *, where: str = "") -> Volume:
+def open_series(series: Series, *, where: str = "", refuse: bool = True) -> Volume:
     """Open a DICOM series as a volume; pixels are decoded when slices are read.
 
     Args:
         series: The series.
         where: The row of the manifest, for messages.
+        refuse: Refuse a series with an error; otherwise its findings have it, for people who look at it.
 
     Returns:
         The volume in the slice order of the series.
@@ -76,7 +77,7 @@ def open_series(series: Series, *, where: str = "") -> Volume:
     where = where or series.name
     findings = tuple(series.check())
     for finding in findings:
-        if finding.level == "error":
+        if finding.level == "error" and refuse:
             raise BadInput(f"{where}: {finding.text}", code=finding.code)
     first = series.first
     files = [_File(h) for h in series.files]

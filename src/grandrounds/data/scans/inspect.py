@@ -17,7 +17,7 @@ from grandrounds.data.scans.deidentify import Level, ScanFinding
 from grandrounds.data.scans.manifest import ManifestRow, ScanFolder, check_twice, parse_manifest
 from grandrounds.data.scans.options import TAGS, ScanOptions
 from grandrounds.data.scans.reading import read_slices, stack_images
-from grandrounds.data.scans.series import NO_SPACING, NO_WINDOW, Progress, missing_from_dicomdir
+from grandrounds.data.scans.series import NO_SPACING, NO_WINDOW, missing_from_dicomdir, report_progress
 from grandrounds.data.scans.volume import Volume
 from grandrounds.data.table import Table
 
@@ -66,7 +66,6 @@ def inspect_scans(
     options: ScanOptions,
     file: str = "file",
     size: tuple[int, int] | None = None,
-    progress: Progress | None = None,
 ) -> ScanInspection:
     """Read every scan of a manifest and list what differs from what is expected.
 
@@ -76,7 +75,6 @@ def inspect_scans(
         options: Window, spacing, slices, plane and series.
         file: The column of file names.
         size: (height, width) of the images.
-        progress: Called after each scan.
 
     Returns:
         The findings, errors first, and the images of scans without an error.
@@ -97,8 +95,7 @@ def inspect_scans(
             if e.code == "missing-package":
                 raise
             tally.add("error", e.code, str(e), row.where)
-        if progress is not None:
-            progress(done, len(rows))
+        report_progress("scans", done, len(rows))
     _check_together(tally, rows, keys, options)
     _check_folder(tally, Path(folder), scans, keys.values())
     sizes = {one.pixels.shape[1:3] for one in images}

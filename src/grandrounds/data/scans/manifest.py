@@ -17,7 +17,6 @@ from grandrounds.data.scans.dicom import open_series
 from grandrounds.data.scans.nifti import is_nifti, open_nifti
 from grandrounds.data.scans.options import ScanOptions
 from grandrounds.data.scans.series import (
-    Progress,
     Series,
     check_tags,
     choose_series,
@@ -132,7 +131,6 @@ class ScanFolder:
 
     folder: Path
     options: ScanOptions
-    progress: Progress | None = None
     listed: dict[Path, list[Series]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,7 +179,7 @@ class ScanFolder:
     def list(self, root: Path) -> list[Series]:
         """List the series below a folder, once."""
         if root not in self.listed:
-            self.listed[root] = list_series(root, tags=tuple(self.options.series), progress=self.progress)
+            self.listed[root] = list_series(root, tags=tuple(self.options.series))
         return self.listed[root]
 
 

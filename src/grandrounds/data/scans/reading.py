@@ -29,7 +29,7 @@ from grandrounds.data.scans.manifest import (
 )
 from grandrounds.data.scans.masks import read_scan_mask
 from grandrounds.data.scans.options import ScanOptions
-from grandrounds.data.scans.series import Progress
+from grandrounds.data.scans.series import report_progress
 from grandrounds.data.scans.volume import (
     PLANE_AXES,
     Volume,
@@ -66,7 +66,6 @@ def read_scans(
     size: int | tuple[int, int] | None = None,
     name: str | None = None,
     drop_unlabelled: bool = False,
-    progress: Progress | None = None,
 ) -> ImageSet:
     """Read the scans that a manifest lists.
 
@@ -81,7 +80,6 @@ def read_scans(
         size: A side or (height, width) of all images; without it they must agree.
         name: The name of the set (default: the folder's).
         drop_unlabelled: Leave out rows without a label.
-        progress: Called after each scan with the number of finished scans and of all.
 
     Returns:
         One image for each chosen slice; the other columns of the manifest are repeated for them.
@@ -102,8 +100,7 @@ def read_scans(
     for done, (row, (_, open_scan)) in enumerate(zip(rows, opened, strict=True), start=1):
         images.append(read_slices(open_scan, row, options, folder=where, size=target))
         _check_size(images, row)
-        if progress is not None:
-            progress(done, len(rows))
+        report_progress("scans", done, len(rows))
     origin = np.repeat(np.arange(len(rows)), [len(one.numbers) for one in images])
     masks = [one.masks for one in images if one.masks is not None]
     leave = (SERIES, STUDY, MASK, SLICE)

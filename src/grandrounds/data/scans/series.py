@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,8 +27,29 @@ from grandrounds.data.scans.deidentify import (
     read_identity,
 )
 
-Progress = Callable[[int, int], None]
-"""Takes the number of finished files and of all."""
+Progress = Callable[[str, int, int], None]
+"""Takes what is counted ("files", "scans"), and the number of finished ones and of all."""
+
+_progress: ContextVar[Progress | None] = ContextVar("scans", default=None)
+_KEY = secrets.token_bytes(16)  # of this process alone
+
+
+@contextmanager
+def watch_progress(progress: Progress) -> Iterator[None]:
+    """Send the progress of reading scans to a function while the block lasts."""
+    token = _progress.set(progress)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def report_progress(what: str, done: int, total: int) -> None:
+    """Report progress to whoever watches it."""
+    progress = _progress.get()
+    if progress is not None:
+        progress(what, done, total)
+
 
 DICOMDIR = "DICOMDIR"
 MIXED, GAPS, REPEATED, NO_SPACING, NO_WINDOW = (
@@ -68,6 +92,7 @@ class Header:
     inverse: bool = False  # MONOCHROME1
     windowed: bool = False  # a window or a lookup table is in the file, or it has 8 bits
     identity: Identity = field(default_factory=Identity)
+    patient: str = ""  # the same for files of one patient, in this process alone; says nothing about the patient
     selection: Mapping[str, str] = field(default_factory=dict)  # tags that choose a series, as text
 
     @property
@@ -247,8 +272,18 @@ def _parse_header(path: Path, dataset: Any, tags: Iterable[str]) -> Header:
         inverse=str(dataset.get("PhotometricInterpretation", "")) == "MONOCHROME1",
         windowed=windowed or (_whole(dataset.get("BitsStored")) or 16) <= 8,
         identity=read_identity(dataset),
+        patient=_patient_key(dataset),
         selection={tag: _tag_text(dataset.get(tag)) for tag in tags},
     )
+
+
+def _patient_key(dataset: Any) -> str:
+    """Hash the patient's number with a key of this process, so that files can be grouped and nothing can be looked up."""
+    number = str(dataset.get("PatientID", "") or "").strip()
+    issuer = str(dataset.get("IssuerOfPatientID", "") or "").strip()
+    study = str(dataset.get("StudyInstanceUID", "") or "")
+    text = f"patient {issuer} {number}" if number else f"study {study}"
+    return hashlib.blake2b(text.encode("utf-8", "replace"), key=_KEY, digest_size=16).hexdigest()
 
 
 def frame_groups(dataset: Any, frame: int) -> list[Any]:
@@ -312,14 +347,13 @@ def order_slices(files: Sequence[Header]) -> Series:
 
 
 def list_series(
-    folder: Path, *, tags: Iterable[str] = (), progress: Progress | None = None, damaged: list[Path] | None = None
+    folder: Path, *, tags: Iterable[str] = (), damaged: list[Path] | None = None
 ) -> list[Series]:
     """List the series below a folder.
 
     Args:
         folder: The folder.
         tags: Keywords of further tags, to choose series by.
-        progress: Called after each file.
         damaged: Collects files that cannot be read; None: the first is refused.
 
     Raises:
@@ -335,8 +369,7 @@ def list_series(
             if damaged is None or e.code != "damaged-image":
                 raise
             damaged.append(path)
-        if progress is not None:
-            progress(done, len(files))
+        report_progress("files", done, len(files))
     return group_series(headers)
 
 
