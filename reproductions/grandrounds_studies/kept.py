@@ -18,6 +18,7 @@ from grandrounds.core.plan import use_earlier_names
 from grandrounds.experiment.sections import Scan
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.personal.options import PersonalOptions
+from grandrounds.methods.quality.options import QualityOptions
 from grandrounds.methods.watch.options import WatchOptions
 from grandrounds_studies.results import FIRST, MEASURED, Reading
 from grandrounds_studies.study import Cell, Study
@@ -56,6 +57,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("method", "trees"): TreesOptions().model_dump(mode="json"),
     ("method", "card"): CardOptions().model_dump(mode="json"),
     ("method", "watch"): WatchOptions().model_dump(mode="json"),
+    ("method", "quality"): QualityOptions().model_dump(mode="json"),
     ("personal",): PersonalOptions().model_dump(mode="json"),
     ("split", "seed"): None,
     ("split", "without"): [],

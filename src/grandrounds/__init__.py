@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
+    from grandrounds.api.comparing_sites import compare_sites
     from grandrounds.api.watching import watch, watch_consortium
     from grandrounds.api.withdrawing import withdraw
     from grandrounds.core.errors import BadInput, RunFailed

@@ -29,6 +29,7 @@ try:
         predict,
         privacy,
         provision,
+        quality,
         recalibrate,
         report,
         reproduce,
@@ -80,7 +81,7 @@ def _root(
 
 
 _MODULES = (
-    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, withdraw,
+    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, quality, withdraw,
     dossier, watch,
 )  # fmt: skip
 for module in _MODULES:

@@ -236,6 +236,7 @@ def _show_estimates(console: Console, summary: RunSummary) -> None:
     if survival is not None:
         _show_table(console, survival_table(survival))
     show_watch(console, summary)
+    show_quality(console, summary)
 
 
 def show_watch(console: Console, summary: RunSummary) -> None:
@@ -243,6 +244,14 @@ def show_watch(console: Console, summary: RunSummary) -> None:
     from grandrounds.report.watch import watch_tables
 
     for told in watch_tables(summary):
+        _show_table(console, told)
+
+
+def show_quality(console: Console, summary: RunSummary) -> None:
+    """Print the tables of a comparison of sites before training, where the run is one."""
+    from grandrounds.report.quality import quality_tables
+
+    for told in quality_tables(summary):
         _show_table(console, told)
 
 

@@ -345,6 +345,27 @@ class WatchSettings(Settings):
     shifts: list[str]
 
 
+class BinsSettings(Settings):
+    """Agreed bins of one column of method 'quality'."""
+
+    edges: list[float]
+    levels: list[str]
+    range: list[float]
+    unit: str
+
+
+class QualitySettings(Settings):
+    """Method 'quality': counts of every site's rows in agreed bins, compared between sites before training."""
+
+    bins: Settings
+    classes: list[str]
+    years: list[int]
+    patients: bool
+    least: int
+    level: float
+    effect: float
+
+
 class MethodSettings(Settings):
     """Federated method and its parts."""
 
@@ -377,6 +398,7 @@ class MethodSettings(Settings):
     trees: TreesSettings
     card: CardSettings
     watch: WatchSettings
+    quality: QualitySettings
     options: Settings
 
 

@@ -40,8 +40,17 @@ class PublicFacts:
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def make_public_encoding(plan: Plan, data: Holdings) -> AnyEncoding:
-    """Make the encoding of a plan with data.encoding = "public"; the catalog may know what its settings leave out."""
+def make_public_encoding(plan: Plan, data: Holdings, *, complete: bool = False) -> AnyEncoding:
+    """Make the encoding of a plan with data.encoding = "public"; the catalog may know what its settings leave out.
+
+    Args:
+        plan: The plan.
+        data: The rows, or the columns that are agreed.
+        complete: Any range and levels do where none are known, because no model reads the inputs.
+
+    Raises:
+        BadInput: A range or levels are not known, or a setting needs counts of the sites.
+    """
     if plan.train.class_weights == "balanced":
         raise BadInput(
             "train.class_weights = 'balanced' needs the sites' class counts, which data.encoding = 'public' does not "
@@ -67,7 +76,18 @@ def make_public_encoding(plan: Plan, data: Holdings) -> AnyEncoding:
         ranges={**(entry.ranges if entry else {}), **d.ranges.plain()},
         levels={**(entry.levels if entry else {}), **d.levels.plain()},
     )
+    facts = _complete(facts, data) if complete else facts
     return public_encoding(data, facts, label=d.label, rules=rules, subgroup=plan.evaluation.subgroup)
+
+
+def _complete(facts: PublicFacts, data: Holdings) -> PublicFacts:
+    """Add a range to numbers and levels to categories that have none."""
+    if not isinstance(data, Dataset):
+        return facts
+    names = [*(c.name for c in data.schema.numeric_like), data.schema.label]
+    ranges = dict.fromkeys(names, (0.0, 1.0)) | dict(facts.ranges)
+    known = {name: levels for name, levels in facts.levels.items() if len(levels) > 1}
+    return PublicFacts(ranges, {c.name: ("0", "1") for c in data.schema.categorical} | known)
 
 
 def public_encoding(

@@ -11,6 +11,7 @@ from grandrounds.core.section import ROUNDS, OwnCode, Section
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.veil.options import VeilOptions
+from grandrounds.methods.quality.options import QualityOptions
 from grandrounds.methods.watch.options import WatchOptions
 from grandrounds.methods.weigh import check_lambdas
 from grandrounds.methods.xfed.options import XFedOptions
@@ -220,6 +221,7 @@ class Method(Section):
     trees: TreesOptions = TreesOptions()
     card: CardOptions = CardOptions()
     watch: WatchOptions = WatchOptions()
+    quality: QualityOptions = QualityOptions()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of your own method"
     )

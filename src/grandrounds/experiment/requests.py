@@ -50,7 +50,8 @@ def _before(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the agreed ranges
     centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
-    more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
+    has_notes = method_class(p.method.name).asks_notes and not under_budget(p)
+    more = (*(("notes",) if has_notes else ()), *(("centre",) if centre else ()))
     yield _ask(p, tasks.PREPARE, *rows, *more)
     if any(rows["sent"] for rows in p.reference.plain().values()):
         yield _ask(p, tasks.LEND)
@@ -72,6 +73,8 @@ def _rounds(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.COUNT_CELLS, noise=float(not p.privacy.secure))
     elif is_variant_of(m.name, "watch"):
         yield _ask(p, tasks.WATCH, noise=float(under_budget(p)))
+    elif is_variant_of(m.name, "quality"):
+        yield _ask(p, tasks.QUALITY, noise=float(under_budget(p)))
     elif is_exact(m.name):
         yield _ask(p, tasks.STATISTIC)
         if method_class(m.name).local_part(p) != "none":
@@ -87,7 +90,7 @@ def _rounds(p: Plan) -> Iterator[Ask]:
             yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
         noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil") or is_variant_of(m.name, "private-gam")
-        purpose = tasks.TALLIES if is_variant_of(m.name, "watch") else tasks.MODELS
+        purpose = tasks.TALLIES if m.name in ("watch", "quality") else tasks.MODELS
         masked: dict[str, Value] = {"tag": f"{purpose} 1", "noise": float(noise)}
         for task in tasks.SUM_STEPS:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
@@ -138,8 +141,8 @@ def _veil(p: Plan) -> Iterator[Ask]:
 
 def _about(p: Plan) -> Iterator[Ask]:
     """List the Asks for explanations and evaluation."""
-    if method_class(p.method.name).keeps_encoding:
-        return  # a watch evaluates no model
+    if not method_class(p.method.name).evaluates:
+        return
     asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.get("subgroups", ())}
     asked["val_groups"] = asked["test_groups"] and p.evaluation.get("mitigation", "none") != "none"
     yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if asked.get(r, True)))

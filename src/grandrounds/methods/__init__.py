@@ -29,6 +29,7 @@ from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.methods.moon import Contrastive, Moon
 from grandrounds.methods.personal.site import PersonalSite
 from grandrounds.methods.personal.training import TrainedParts
+from grandrounds.methods.quality.server import Quality
 from grandrounds.methods.scaffold import ControlVariates, Scaffold
 from grandrounds.methods.sse_agg.method import SSEAgg
 from grandrounds.methods.veil.server import Veil
@@ -43,7 +44,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Cyclic, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod, Watch),
+        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod, Watch, Quality),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {

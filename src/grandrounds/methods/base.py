@@ -191,6 +191,8 @@ class Method:
     scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
     noise_is_optional: ClassVar[bool] = False  # its own privacy mechanism is used under a budget only
     keeps_encoding: ClassVar[bool] = False  # it uses the model and the encoding of an earlier run, so sites send no summaries
+    evaluates: ClassVar[bool] = True  # False: no model is evaluated or explained, and sites refuse to
+    asks_notes: ClassVar[bool] = True  # False: sites are not asked for sentences on their rows, which may name a category
 
     def __init__(
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None

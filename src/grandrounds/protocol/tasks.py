@@ -60,6 +60,7 @@ PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
 COUNT_CELLS = "gam.counts"
 WATCH = "watch"
+QUALITY = "quality"
 PERSONAL, PERSONAL_SPREAD, PERSONAL_HARM = "personal", "personal.spread", "personal.harm"
 PERSONAL_DIFFERENCES = "personal.differences"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
@@ -436,6 +437,19 @@ _TASKS = (
             )
         ),
         asked_by="`rounds watch`",
+        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        QUALITY,
+        _reports(
+            ReportSpec(
+                "counts", CELLS,
+                charged("rows counted in agreed bins of every column, of the outcome and of years, copies, patients with several rows",
+                        "quality: `counts of rows in agreed bins`"),
+                is_masked=True,
+            )
+        ),
+        asked_by="`rounds quality`",
         cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(

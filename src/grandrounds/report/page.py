@@ -51,7 +51,12 @@ from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
-from grandrounds.report.sections.description import survival_section, table_one_section, watch_section
+from grandrounds.report.sections.description import (
+    quality_section,
+    survival_section,
+    table_one_section,
+    watch_section,
+)
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.fairness import fairness_section
@@ -110,6 +115,7 @@ def report_page(
         *table_one_section(summary),
         *survival_section(summary, charts),
         *watch_section(summary),
+        *quality_section(summary),
         *deployed_section(summary, charts),
         *_performance(summary, charts),
         *fairness_section(summary, charts),

@@ -122,7 +122,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     if watched is not None:
         encoding, warnings = watched.encoding, ()
     elif snapshot is None and plan.data.encoding == "public":
-        encoding, warnings = make_public_encoding(plan, consortium.data), ()
+        complete = not method_class(plan.method.name).evaluates  # no model reads the inputs
+        encoding, warnings = make_public_encoding(plan, consortium.data, complete=complete), ()
     elif snapshot is None:
         work = agree_on_encoding(
             numeric=getattr(consortium.data, "numeric_names", ()),
@@ -167,7 +168,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     may_report = (
         plan.privacy.epsilon is None
     )  # under a budget neither is disclosed; settings that need the mean patient are refused later
-    prepared = prepare_sites(encoding, spec, centre=first if wanted and may_report else (), notes=may_report)
+    has_notes = may_report and method_class(plan.method.name).asks_notes
+    prepared = prepare_sites(encoding, spec, centre=first if wanted and may_report else (), notes=has_notes)
     rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows), *_incomplete(consortium))
     if snapshot is not None:

@@ -47,6 +47,8 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
         return [Disclosure(ROWS, pooled)]
     if not is_path(plan.method.name) and is_variant_of(plan.method.name, "watch"):
         return _watch(plan, summary)
+    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "quality"):
+        return _quality(plan, summary)
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
     found = [] if plan.data.encoding == "public" else [Disclosure(SUMMARY, _summary(images=images))]
     found.append(Disclosure(ROW_COUNTS, "its numbers of training, validation and test rows"))
@@ -105,6 +107,14 @@ def _watch(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     how = "into sums of all sites" if plan.privacy.secure else "as they are"
     sent = f"{numbers.get('numbers_sent', 0):,.0f} counts and sums over its new and its reference patients, {how}"
     return [Disclosure(ROW_COUNTS, "its numbers of rows"), Disclosure(SUMS, sent)]
+
+
+def _quality(plan: Plan, summary: RunSummary) -> list[Disclosure]:
+    """List the counts of method 'quality': it asks for nothing else."""
+    numbers = summary.get("statistic", {}).get("exchanges", {})
+    how = "into sums of all sites" if plan.privacy.secure else f"those of fewer than {plan.method.quality.least} patients hidden"
+    sent = f"{numbers.get('numbers_sent', 0):,.0f} counts of its rows in agreed bins, {how}"
+    return [Disclosure(ROW_COUNTS, "its numbers of rows"), Disclosure(HISTOGRAMS, sent)]
 
 
 def _personal(summary: RunSummary) -> list[Disclosure]:

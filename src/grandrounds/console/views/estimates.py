@@ -21,6 +21,7 @@ from grandrounds.report.fairness import (
 from grandrounds.report.sections.estimates import intro
 from grandrounds.report.sections.fairness import CAVEAT, MOST_GAPS
 from grandrounds.report.tables import heterogeneity_table, read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.quality import quality_tables
 from grandrounds.report.watch import watch_tables
 
 
@@ -47,7 +48,9 @@ class TableView(BaseModel):
 
 
 def tables(run_index: RunIndex, name: str) -> list[TableView]:
-    """Return the tables of a finished run: differences of hospitals, Table 1, survival curves, deployed models, a watch."""
+    """Return the tables of a finished run: differences of hospitals, Table 1, survival curves, deployed models, a watch,
+    quality of data.
+    """
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
@@ -56,7 +59,7 @@ def tables(run_index: RunIndex, name: str) -> list[TableView]:
     deployed, differences = read_deployed(summary), differences_table(summary)
     found += [*([] if deployed is None else [deployed_table(deployed)]), *([] if differences is None else [differences])]
     found += [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
-    found += watch_tables(summary)
+    found += [*watch_tables(summary), *quality_tables(summary)]
     return [
         TableView(
             title=t.title,

@@ -114,7 +114,7 @@ def not_covered(plan: Plan) -> list[str]:
     sentences += [f"rows of reference set '{name}'" for name in plan.reference.plain()]
     sentences += _moved_by_others(plan)
     method = method_class(plan.method.name)
-    return [*(sentences[1:] if method.keeps_encoding else sentences), *method.exposes(plan)]  # a watch evaluates no model
+    return [*(sentences if method.evaluates else sentences[1:]), *method.exposes(plan)]
 
 
 def _of_patients(plan: Plan) -> list[str]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from grandrounds.keeper.accounting.terms import ALL, ROW_KINDS, AskCost, Disclosure, RowCounts, Terms, raw, within
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
+from grandrounds.methods.quality.site import count_reach
 from grandrounds.methods.watch.site import watch_sensitivity
 from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
@@ -38,6 +39,7 @@ from grandrounds.protocol.tasks import (
     PROPOSE,
     SCORE,
     SCORES,
+    QUALITY,
     WATCH,
     spec_of,
 )
@@ -52,6 +54,7 @@ _MOST_DRAWS = 10**6
 _CELLS = "counts of patients in agreed cells, for percentiles"
 _BINS = "counts of patients by bin and outcome"
 _WATCHED = "counts of new and reference patients in agreed bins"
+_COUNTED = "counts of rows in agreed bins"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 
 _NORMAL = 2.0**25
@@ -307,6 +310,20 @@ def _watch(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     return AskCost(tuple(Event("gaussian", _WATCHED, sigma=noise / reach, of=part) for part in known))
 
 
+def _quality(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Charge counts with the site's own noise: a patient is in one bin of each block.
+
+    All rows are counted, so training and validation rows are charged alike. A site refuses an Ask whose number of blocks is not
+    that of its bins.
+    """
+    blocks, noise = _number(ask.shared, "blocks"), _number(ask.shared, "noise")
+    known = rows.present("train", "val")
+    reach = count_reach(int(blocks))
+    if not (noise and within(noise / reach, 1e-6, 1e9)):
+        return _every_report(ask, _COUNTED, known)
+    return AskCost(tuple(Event("gaussian", _COUNTED, sigma=noise / reach, of=part) for part in known))
+
+
 def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
     """Charge a sum with the site's own noise, or one that is held for a secure sum with noise."""
     noise = _number(ask.shared, "noise")
@@ -340,6 +357,7 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
     PERCENTILES: _percentiles,
     COUNT_CELLS: _count_cells,
     WATCH: _watch,
+    QUALITY: _quality,
 }
 """Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
 

@@ -36,6 +36,7 @@ from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.weights import confirms_on_halves
 from grandrounds.methods.veil.server import MAX_SUM_ENTRY
+from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.watch.bins import edges_json
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
@@ -141,6 +142,10 @@ class Questions:
             )
         if ask.task == tasks.WATCH:
             return self._is_watch(ask) and not site_values.keys() - {"committed"}
+        if ask.task == tasks.QUALITY:
+            quality = self._settings.method.quality
+            wanted = {"bins": read_bins(quality).to_json(), "least": quality.least}
+            return all(ask.shared.get(name) == value for name, value in wanted.items()) and not site_values.keys() - {"committed"}
         if ask.task == tasks.STATISTIC:
             kinds = getattr(method_class(self._settings.method.name), "kinds", ())
             return ask.shared.get("kind") in kinds and not site_values.keys() - {"committed"}

@@ -479,11 +479,15 @@ def _cohort_digest(plan: PlanValues) -> str:
 
 
 def _smallest_in_the_clear(plan: PlanValues) -> float:
-    """Return the smallest count of patients that a watch sends in the clear; infinite for other plans, masked or noised."""
+    """Return the smallest count of patients that a watch or method 'quality' sends in the clear.
+
+    It is infinite for other plans, and for counts that are masked or have noise.
+    """
     method, privacy = plan["method"], plan["privacy"]
-    if method.get("name") != "watch" or privacy.get("secure") or privacy["epsilon"] is not None:
+    name = method.get("name")
+    if name not in ("watch", "quality") or privacy.get("secure") or privacy["epsilon"] is not None:
         return math.inf
-    least = method.get("watch", {}).get("least")
+    least = method.get(name, {}).get("least")
     return least if isinstance(least, int | float) else 0
 
 

@@ -45,6 +45,7 @@ class Watch(Method):
     scores_rounds = False
     noise_is_optional: ClassVar[bool] = True
     keeps_encoding: ClassVar[bool] = True
+    evaluates: ClassVar[bool] = False
 
     def round(self, server: Server) -> Round:
         layout, sigma = self.layout(server), self.noise(server)

@@ -1,4 +1,4 @@
-"""Report sections of runs that describe patients: Table 1, survival curves, and a watch across hospitals."""
+"""Report sections of runs that describe patients: Table 1, survival curves, quality of data, a watch across hospitals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from grandrounds.core.records import RunSummary
 from grandrounds.report import figures
 from grandrounds.report.document import Charts
 from grandrounds.report.estimates import disclosure_sentence
+from grandrounds.report.quality import quality_tables
 from grandrounds.report.tables import has_curve, read_survival, read_table_one, survival_table, table_one
 from grandrounds.report.watch import watch_tables
 
@@ -37,6 +38,12 @@ def watch_section(summary: Mapping[str, Any]) -> list[str]:
     watch = summary["watch"]
     model = f"Watched model: {watch['model'][:16]} of {watch['run']}."
     return [tables[0].html(heading="h2"), *(t.html() for t in tables[1:]), f"<p class='quiet'>{escape(model)}</p>"]
+
+
+def quality_section(summary: RunSummary) -> list[str]:
+    """Write the section on the quality of the sites' data; empty for another run."""
+    tables = quality_tables(summary)
+    return [tables[0].html(heading="h2"), *(t.html() for t in tables[1:]), *_disclosed(summary)] if tables else []
 
 
 def _disclosed(summary: RunSummary) -> list[str]:
