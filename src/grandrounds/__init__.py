@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from grandrounds.api import config
     from grandrounds.api.carding import RiskCard, card
     from grandrounds.api.comparing import compare, tune
+    from grandrounds.api.comparing_sites import compare_sites
     from grandrounds.api.describing import table1
     from grandrounds.api.dossiers import dossier, verify_dossier
     from grandrounds.api.estimator import FederatedClassifier
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
-    from grandrounds.api.comparing_sites import compare_sites
     from grandrounds.api.watching import watch, watch_consortium
     from grandrounds.api.withdrawing import withdraw
     from grandrounds.core.errors import BadInput, RunFailed
@@ -70,6 +70,7 @@ __all__ = [
     "__version__",
     "card",
     "compare",
+    "compare_sites",
     "config",
     "cox",
     "dossier",
@@ -111,6 +112,7 @@ _HOME = {
     **dict.fromkeys(("compare", "tune"), "api.comparing"),
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
+    "compare_sites": "api.comparing_sites",
     "table1": "api.describing",
     **dict.fromkeys(("dossier", "verify_dossier"), "api.dossiers"),
     **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
