@@ -156,9 +156,11 @@ def averaging_methods() -> dict[str, type]:
     from grandrounds.methods import METHODS
     from grandrounds.methods.exact.exchange import ExactMethod
     from grandrounds.methods.exact.private_gam import PrivateGAM
+    from grandrounds.methods.quality.server import Quality
     from grandrounds.methods.watch.server import Watch
 
-    return {name: method for name, method in METHODS.items() if not issubclass(method, ExactMethod | PrivateGAM | Watch)}
+    counting = ExactMethod | PrivateGAM | Watch | Quality
+    return {name: method for name, method in METHODS.items() if not issubclass(method, counting)}
 
 
 def slow(*values: object) -> Any:

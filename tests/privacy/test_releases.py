@@ -82,8 +82,9 @@ def left(monkeypatch):
 HELD_SHAPE = ("held",)
 """A held report leaves its shape alone; of task `lend` it is how many rows arrived."""
 
-OWN_PLANS = ("veil", "sse-agg", "private-gam", "watch")
-"""Methods whose plan is their own; a watch, which needs an earlier run, is in tests/methods/test_watch.py."""
+OWN_PLANS = ("veil", "sse-agg", "private-gam", "watch", "quality")
+"""Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins (tests/methods/test_watch.py,
+test_quality.py)."""
 
 BUDGETED = {
     **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in OWN_PLANS},

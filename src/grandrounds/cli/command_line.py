@@ -81,8 +81,8 @@ def _root(
 
 
 _MODULES = (
-    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, quality, withdraw,
-    dossier, watch,
+    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, quality,
+    withdraw, dossier, watch,
 )  # fmt: skip
 for module in _MODULES:
     module.register(app)

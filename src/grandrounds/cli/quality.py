@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 def quality(
     source: Annotated[
         str,
-        typer.Argument(metavar="[TABLE | DATA SET | RUN]", help="Rows of all sites, a data set, or the folder of a finished comparison."),
+        typer.Argument(
+            metavar="[TABLE | DATA SET | RUN]", help="Rows of all sites, a data set, or the folder of a finished comparison."
+        ),
     ] = "",
     table: Annotated[
         str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
@@ -118,7 +120,8 @@ def _find_run(source: str) -> Run | None:
     run = Run(Path(source))
     if "quality" not in run.summary:
         raise BadInput(
-            f"{source} is a run of method '{run.summary['method']}', not a comparison of sites: give a table, or a run of `rounds quality`",
+            f"{source} is a run of method '{run.summary['method']}', not a comparison of sites: give a table, or a run of "
+            "`rounds quality`",
             code="no-quality",
         )
     return run

@@ -50,6 +50,14 @@ def check(
     rows: Annotated[
         int | None, typer.Option(min=1, help="Rows that the export should have; fewer mean that its end is absent.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page for the site's staff, such as data-check.html; it stays here."),
+    ] = None,
+    totals: Annotated[
+        Path | None,
+        typer.Option("--totals", metavar="FILE", help="Compare with totals of the consortium (`rounds quality RUN --json`)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
     """Check data against the schema of the consortium: columns, types, values, units; for images size, labels, masks.
@@ -63,21 +71,26 @@ def check(
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
+    from grandrounds.cli.site_report import compare_at_home, write_check
     from grandrounds.data.agreement import check as fit
     from grandrounds.data.agreement.schema import read_schema
-    from grandrounds.data.quality.assess import assess_data
+    from grandrounds.data.quality.assess import read_and_assess
 
     agreed = read_schema(schema)
     form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()
     with show_progress():
-        examined = assess_data(agreed, data, query=query, form=form, expected_rows=rows)
+        examined, table = read_and_assess(agreed, data, query=query, form=form, expected_rows=rows)
     findings = examined.findings
+    differences = [] if totals is None else compare_at_home(totals, agreed, table)
+    if html is not None:
+        write_check(html, examined, agreed, table, differences)
     if as_json:
         result = {
             "rows": examined.rows,
             "assumed": examined.assumptions,
             "fits": fit.has_no_errors(findings),
             "findings": fit.findings_to_json(findings),
+            **({} if totals is None else {"differences": differences}),
         }
         echo(json.dumps({**result, "leaves": fit.shareable_codes(findings, agreed)}))
     else:
@@ -85,6 +98,10 @@ def check(
             typer.echo(f"assumed: {note}")
         for finding in findings:
             echo(str(finding))
+        for found in differences:
+            echo(f"differs: {found['column'] + ': ' if found['column'] else ''}{found['text']}")
+        if html is not None:
+            echo(f"report for the site's staff, which stays here: {html}")
         errors = sum(f.level == "error" for f in findings)
         echo(f"{agreed.describe(examined.rows)}: {'fits' if not errors else f'does not fit ({errors} to fix)'}")
     if not fit.has_no_errors(findings):
@@ -355,9 +372,9 @@ def start(
     import signal
     import threading
 
+    from grandrounds.cli.site_report import PAGE, write_check
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.check import has_no_errors
-    from grandrounds.data.quality.assess import assess_data
+    from grandrounds.data.quality.assess import read_and_assess
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
@@ -368,13 +385,16 @@ def start(
         count = len(site_folder.rows(data, query=query))
     else:
         with show_progress():
-            examined = assess_data(schema, data, query=query, form=site_folder.form())
+            examined, rows = read_and_assess(schema, data, query=query, form=site_folder.form())
         count = examined.rows
+        page = site_folder.state / PAGE
+        write_check(page, examined, schema, rows, [])
         for note in examined.assumptions:
             typer.echo(f"assumed: {note}")
         for finding in examined.findings:
             echo(str(finding))
-        if not has_no_errors(examined.findings) and not unfit:
+        echo(f"report for the site's staff, which stays here: {page}")
+        if not examined.fits and not unfit:
             raise BadInput(
                 f"{data} does not fit the schema of the consortium ({folder / 'schema.json'}): correct "
                 "the data, or start with --unfit",

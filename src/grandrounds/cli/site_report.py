@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+PAGE = "data-check.html"
+"""Page of the last check, in the folder of the site's state."""
+
 if TYPE_CHECKING:
     from grandrounds.data.agreement.schema import AgreedSchema
     from grandrounds.data.quality.report import QualityReport
@@ -81,7 +84,8 @@ def compare_at_home(totals: Path, schema: AgreedSchema, rows: Table | None) -> l
         bins = AgreedBins.from_dict(result["bins"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(
-            f"{totals} has no totals of a consortium: give the file that `rounds quality RUN --json` wrote", code="unreadable-file"
+            f"{totals} has no totals of a consortium: give the file that `rounds quality RUN --json` wrote",
+            code="unreadable-file",
         ) from None
     own = count_rows(bins, rows, Roles(schema.label, schema.time, schema.patient))
     return [f.to_dict() for f in compare_with_totals(result, own.rows)]

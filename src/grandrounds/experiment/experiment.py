@@ -43,6 +43,7 @@ from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.private_gam import PrivateGAM
+from grandrounds.methods.quality.server import Quality
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.personal.options import PersonalOptions
@@ -314,6 +315,14 @@ class Experiment(Section):
             BadInput: data.coding or data.encoding does not fit a model that reads whole columns.
         """
         model, method, data = self.model, self.method, self.data
+        if method.name == Quality.name and data.encoding != "public":
+            if "encoding" in data.model_fields_set:
+                raise BadInput(
+                    "data.encoding is 'fitted', which asks sites for summaries, and method 'quality' asks for counts alone: remove it",
+                    code="conflicting-settings",
+                )
+            data = data.model_copy(update={"encoding": "public"})
+            return self.model_copy(update={"data": data})
         wanted = "gam" if method.name == PrivateGAM.name else method.name
         if wanted in COLUMN_MODELS and model.name != wanted and "name" not in model.model_fields_set:
             model = model.model_copy(update={"name": wanted})

@@ -10,8 +10,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.section import ROUNDS, OwnCode, Section
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
-from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.quality.options import QualityOptions
+from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.watch.options import WatchOptions
 from grandrounds.methods.weigh import check_lambdas
 from grandrounds.methods.xfed.options import XFedOptions

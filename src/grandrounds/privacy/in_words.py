@@ -20,8 +20,8 @@ _METHODS = {
     "watch": "noisy counts: each {unit} is counted once in the agreed bins of columns, scores, explanations and outcomes, "
              "as a new and as a reference patient; Gaussian noise is added to the counts at each site; all else follows "
              "from them (method 'watch')",
-    "quality": "noisy counts: each {unit} is counted once in the agreed bins of every column, of the outcome and of years; Gaussian "
-               "noise is added to the counts at each site (method 'quality')",
+    "quality": "noisy counts: each {unit} is counted once in the agreed bins of every column, of the outcome and of years; "
+               "Gaussian noise is added to the counts at each site (method 'quality')",
 }
 _TRUST = {
     "local": "The noise is added at each site, before anything leaves it: the guarantee also holds against the server.",

@@ -444,7 +444,7 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "counts", CELLS,
-                charged("rows counted in agreed bins of every column, of the outcome and of years, copies, patients with several rows",
+                charged("rows counted in agreed bins of columns, outcome and years; repeated rows; patients with several rows",
                         "quality: `counts of rows in agreed bins`"),
                 is_masked=True,
             )

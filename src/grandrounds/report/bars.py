@@ -18,7 +18,7 @@ def share_bars(names: Sequence[str], shares: Sequence[float], reference: Sequenc
         names: Name of each bin.
         shares: Share of each bin.
         reference: Agreed share of each bin; none: no marks.
-        title: The figure in words, for readers who do not see it.
+        title: Name of the figure, which a screen reader says.
 
     Returns:
         HTML: a figure with a text for each bar.
@@ -30,19 +30,18 @@ def share_bars(names: Sequence[str], shares: Sequence[float], reference: Sequenc
         left = _GAP + k * (_WIDTH + _GAP)
         tall = _HEIGHT * share / highest
         tip = f"{name}: {share:.1%}" + (f", agreed {reference[k]:.1%}" if reference else "")
-        parts.append(
-            f"<g><title>{escape(tip)}</title><rect x='{left}' y='{_HEIGHT - tall:.1f}' width='{_WIDTH}' height='{max(tall, 0.5):.1f}' "
-            f"fill='{BAR}'/><text x='{left + _WIDTH / 2}' y='{_HEIGHT + 12}' text-anchor='middle' font-size='11' "
-            f"fill='{MARK}'>{share:.0%}</text></g>"
-        )
+        bar = f"<rect x='{left}' y='{_HEIGHT - tall:.1f}' width='{_WIDTH}' height='{max(tall, 0.5):.1f}' fill='{BAR}'/>"
+        label = f"<text x='{left + _WIDTH / 2}' y='{_HEIGHT + 12}' text-anchor='middle' font-size='11' fill='{MARK}'>"
+        parts.append(f"<g><title>{escape(tip)}</title>{bar}{label}{share:.0%}</text></g>")
         if reference:
-            y = _HEIGHT - _HEIGHT * reference[k] / highest
-            parts.append(f"<line x1='{left - 2}' x2='{left + _WIDTH + 2}' y1='{y:.1f}' y2='{y:.1f}' stroke='{MARK}' stroke-width='2'/>")
+            y, right = _HEIGHT - _HEIGHT * reference[k] / highest, left + _WIDTH + 2
+            parts.append(f"<path d='M{left - 2} {y:.1f}H{right}' stroke='{MARK}' stroke-width='2'/>")
     described = "; ".join(f"{name} {share:.0%}" for name, share in zip(names, shares, strict=True))
+    tall = _HEIGHT + _FOOT + 4
+    label = escape(f"{title}: {described}", quote=True)
     return (
-        f"<figure class='bars'><svg viewBox='0 -4 {width} {_HEIGHT + _FOOT + 4}' width='{width}' height='{_HEIGHT + _FOOT + 4}' role='img' "
-        f"aria-label='{escape(f'{title}: {described}', quote=True)}'>{''.join(parts)}</svg>"
-        f"<figcaption>{escape(_range_text(names))}</figcaption></figure>"
+        f"<figure class='bars'><svg viewBox='0 -4 {width} {tall}' width='{width}' height='{tall}' role='img' "
+        f"aria-label='{label}'>{''.join(parts)}</svg><figcaption>{escape(_range_text(names))}</figcaption></figure>"
     )
 
 

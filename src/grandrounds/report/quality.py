@@ -27,7 +27,9 @@ def quality_tables(summary: Mapping[str, Any]) -> list[TextTable]:
     try:
         return [_findings(quality), *([_sites(quality)] if quality["by_site"] else []), _columns(quality)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadInput("summary.json is damaged: its part `quality` cannot be read; run it again", code="damaged-record") from None
+        raise BadInput(
+            "summary.json is damaged: its part `quality` cannot be read; run it again", code="damaged-record"
+        ) from None
 
 
 def headline(quality: Mapping[str, Any]) -> str:
@@ -35,8 +37,8 @@ def headline(quality: Mapping[str, Any]) -> str:
     sites = len(quality["sites"])
     if not quality["by_site"]:
         return (
-            f"Totals of {sites} sites by secure aggregation: sites are not compared here. Each site compares itself with the totals, "
-            "with `rounds site check --totals`."
+            f"Totals of {sites} sites by secure aggregation: sites are not compared here. Each site compares itself with the "
+            "totals, with `rounds site check --totals`."
         )
     named = list(dict.fromkeys(f["site"] for f in quality["findings"]))
     if not named:
@@ -57,12 +59,13 @@ def _findings(quality: Mapping[str, Any]) -> TextTable:
         (f["site"], f["column"] or "rows", f["text"], f["level"], f"{f['effect']:.0%}") for f in quality["findings"]
     )
     notes = [
-        f"A site is named if at least {quality['effect']:.0%} of its values are in other bins than those of the other sites, beyond "
-        "chance; if it differs so from half of them; and if that is twice the usual difference between the others. Equal sites "
-        f"are named with probability {quality['level']:g} at most (Holm's correction).",
+        f"A site is named if at least {quality['effect']:.0%} of its values are in other bins than those of the other sites, "
+        "beyond chance; if it differs so from half of them; and if that is twice the usual difference between the others. "
+        f"Equal sites are named with probability {quality['level']:g} at most (Holm's correction).",
     ]
     if quality["noise"]:
-        notes.append(f"Every count has noise of standard deviation {quality['noise']:.3g} rows: small differences cannot be seen.")
+        sigma = f"{quality['noise']:.3g}"
+        notes.append(f"Every count has noise of standard deviation {sigma} rows: small differences cannot be seen.")
     elif quality["by_site"]:
         notes.append(f"Counts of fewer than {quality['least']} patients, and counts that would give them away, were not sent.")
     head = ("site", "column", "difference", "level", "effect")

@@ -11,7 +11,10 @@ from grandrounds.report.bars import STYLE, share_bars
 from grandrounds.report.document import document, table, td
 from grandrounds.report.quality import headline, quality_tables
 
-_SHADE = ".heat td { text-align: center } .heat td.far { background: #f7c9a3; color: #1b1f24 } .heat td.some { background: #fdf1e7 }"
+_SHADE = """
+.heat td.far { background: #f7c9a3; color: #1b1f24 }
+.heat td.some { background: #fdf1e7 }
+"""
 _COLUMNS = 60
 
 
@@ -36,7 +39,7 @@ def quality_page(quality: Mapping[str, Any], *, title: str = "Quality of the sit
     body = [
         f"<main><h1>{escape(title)}</h1>",
         verdict,
-        "<p class='quiet'>From counts of rows in agreed bins, before training. No minimum, maximum, value or date left a site.</p>",
+        "<p class='quiet'>From counts of rows in agreed bins, before training. No value or date of a patient left a site.</p>",
         tables[0].html(heading="h2"),
         *(t.html(heading="h2") for t in tables[1:]),
         *_effects(quality),
@@ -64,8 +67,8 @@ def _effects(quality: Mapping[str, Any]) -> list[str]:
         rows.append([td(escape(name)), *cells])
     head = ["<th class='text'>column</th>", *(escape(site) for site in sites)]
     note = (
-        "<p class='quiet'>Share of a site's values that are in other bins than those of the other sites, beyond chance. Shaded from "
-        f"{least / 2:.0%}, dark from {least:.0%}.</p>"
+        "<p class='quiet'>Share of a site's values that are in other bins than those of the other sites, beyond chance. "
+        f"Shaded from {least / 2:.0%}, dark from {least:.0%}.</p>"
     )
     return [f"<section class='heat'><h2>Distance of each site from the others</h2>{note}{table(head, rows)}</section>"]
 

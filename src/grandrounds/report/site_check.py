@@ -109,10 +109,13 @@ def _group(title: str, findings: Sequence[Finding]) -> Iterator[str]:
         return
     head = ["<th class='text'>column</th>", "<th class='text'>finding</th>", "<th class='text'>what to do</th>", "<th>code</th>"]
     rows = [
-        [td(escape(f.column or "table")), text_cell(f.text), text_cell(FIXES.get(f.code, "")), td(f"<code>{escape(f.code)}</code>")]
-        for f in findings
+        [td(escape(f.column or "table")), text_cell(f.text), text_cell(FIXES.get(f.code, "")), _code(f.code)] for f in findings
     ]
     yield f"<h2>{escape(title)}</h2>{table(head, rows)}"
+
+
+def _code(code: str) -> str:
+    return td(f"<code>{escape(code)}</code>")
 
 
 def _differences(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -155,8 +158,8 @@ def _columns(report: QualityReport, schema: DataSchema, rows: Table | None) -> I
     yield "<h2>Columns</h2>"
     if any(c.quantiles for c in schema.columns):
         yield (
-            "<p class='quiet'>Bars are shares of this site between the agreed 5, 25, 50, 75 and 95% quantiles; the black marks are the "
-            "shares that a site like the consortium has.</p>"
+            "<p class='quiet'>Bars are shares of this site between the agreed 5, 25, 50, 75 and 95% quantiles; black marks are "
+            "the shares that a site like the consortium has.</p>"
         )
     agreed = {c.name: c for c in schema.columns}
     noted = {f.column for f in report.findings}
@@ -170,8 +173,9 @@ def _column(c: ColumnQuality, agreed: AgreedColumn | None, values: Array | None,
     usual = getattr(agreed, "missing_share", None)
     missing = f"{c.missing:,} of {c.rows:,} rows have no value ({c.missing_share:.1%}"
     missing += f"; agreed about {usual:.1%})" if usual is not None else ")"
+    about = escape(f"({c.role}, {c.kind}{unit})")
     parts = [
-        f"<section class='column'><h3>{escape(c.name)} <span class='quiet'>({escape(c.role)}, {escape(c.kind)}{escape(unit)})</span></h3>",
+        f"<section class='column'><h3>{escape(c.name)} <span class='quiet'>{about}</span></h3>",
         *(f"<p class='{'bad' if f.level == 'error' else 'warn'}'>{escape(f.level)}: {escape(f.text)}</p>" for f in findings),
         f"<p>{escape(missing)}; {c.distinct:,} different values.</p>",
     ]

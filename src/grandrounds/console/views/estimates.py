@@ -18,10 +18,10 @@ from grandrounds.report.fairness import (
     has_correction,
     mitigation_table,
 )
+from grandrounds.report.quality import quality_tables
 from grandrounds.report.sections.estimates import intro
 from grandrounds.report.sections.fairness import CAVEAT, MOST_GAPS
 from grandrounds.report.tables import heterogeneity_table, read_survival, read_table_one, survival_table, table_one
-from grandrounds.report.quality import quality_tables
 from grandrounds.report.watch import watch_tables
 
 

@@ -124,8 +124,8 @@ def choose_hidden(rows: Array, patients: Array, *, least: int) -> Array:
     """Choose the counts of one block that are not sent, (b,) of bool.
 
     Counts of 1 to `least` - 1 patients are hidden. The number of rows of a site is known, so hidden counts must not follow by
-    subtraction: at least two are hidden, of `least` patients together, and of rows that are neither all 1 nor all `least` - 1. The
-    smallest shown count above 0 is hidden until that is so. Zeros are shown.
+    subtraction: at least two are hidden, of `least` patients together, and of rows that are neither all 1 nor all `least` - 1.
+    The smallest shown count above 0 is hidden until that is so. Zeros are shown.
 
     Args:
         rows: Counts of rows.

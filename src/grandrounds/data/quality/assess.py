@@ -154,17 +154,43 @@ def assess_data(
     Raises:
         BadInput: The data cannot be read.
     """
+    return read_and_assess(agreed, data, query=query, form=form, expected_rows=expected_rows)[0]
+
+
+def read_and_assess(
+    agreed: AgreedSchema,
+    data: str,
+    *,
+    query: str | None = None,
+    form: Format = AUTOMATIC,
+    expected_rows: int | None = None,
+) -> tuple[QualityReport, Table | None]:
+    """Read a site's data once, and assess them as `assess_data` does.
+
+    Args:
+        agreed: The agreed schema.
+        data: A table, a SQL URL, or images.
+        query: A SELECT or a table name, for a SQL URL.
+        form: How a text file is written.
+        expected_rows: The number of rows that the site states its export has.
+
+    Returns:
+        The report, and the table; None for images and for a file that cannot be read.
+
+    Raises:
+        BadInput: The data cannot be read.
+    """
     if isinstance(agreed, ImageSchema):
         images = examine_data(agreed, data, query=query, form=form)
-        return QualityReport(data, images.rows, (), tuple(images.findings), assumptions=images.assumptions)
+        return QualityReport(data, images.rows, (), tuple(images.findings), assumptions=images.assumptions), None
     facts = inspect_file(data, (*agreed.names, *agreed.date_names))
     try:
         table = read_site_table(data, query, agreed, form)
     except BadInput as e:
         if has_no_errors(facts.findings) or e.code not in (*_UNREADABLE, _INCOMPLETE):
             raise
-        return QualityReport(data, 0, (), facts.findings)
-    return assess_table(table, agreed, expected_rows=expected_rows, facts=facts)
+        return QualityReport(data, 0, (), facts.findings), None
+    return assess_table(table, agreed, expected_rows=expected_rows, facts=facts), table
 
 
-__all__ = ["FAULTS", "IMPOSSIBLE", "PREVALENCE", "QualityReport", "assess_data", "assess_table"]
+__all__ = ["FAULTS", "IMPOSSIBLE", "PREVALENCE", "QualityReport", "assess_data", "assess_table", "read_and_assess"]

@@ -37,9 +37,9 @@ from grandrounds.protocol.tasks import (
     PLATT,
     PREPARE,
     PROPOSE,
+    QUALITY,
     SCORE,
     SCORES,
-    QUALITY,
     WATCH,
     spec_of,
 )

@@ -33,10 +33,10 @@ from grandrounds.methods.personal.server import (
     settings_in_rounds,
 )
 from grandrounds.methods.platt import MAX_ROWS
+from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.weights import confirms_on_halves
 from grandrounds.methods.veil.server import MAX_SUM_ENTRY
-from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.watch.bins import edges_json
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks

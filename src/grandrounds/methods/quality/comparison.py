@@ -9,7 +9,7 @@ does not follow from chance after Holm's correction over all tests. Hospitals di
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,28 +62,42 @@ class Effect:
 NO_EFFECT = Effect(0.0, 0.0, 0.0, 1.0)
 
 
-def fill_hidden(bins: AgreedBins, vector: Array, *, noise: float = 0.0) -> dict[str, Array]:
-    """Divide a site's answer into blocks, with hidden counts estimated: rows that are in no shown bin, in equal parts.
+def fill_hidden(bins: AgreedBins, sites: Mapping[str, Array], *, noise: float = 0.0) -> dict[str, dict[str, Array]]:
+    """Divide the answers of sites into blocks, with hidden counts estimated.
+
+    The rows of a site that are in no shown bin of a block are divided among its hidden bins in proportion to the shown counts of
+    all sites. So a hidden count never makes a site differ from the others.
 
     Args:
         bins: The agreed bins.
-        vector: The answer; hidden counts are negative.
+        sites: The answer of each site; hidden counts are negative.
         noise: Standard deviation of the noise; with noise no count is hidden, and negative ones are set to 0.
 
     Returns:
-        The counts by block; all 0 for a site with few rows.
+        Counts by site and block; all 0 for a site with few rows.
     """
-    blocks = bins.split(vector)
+    blocks = {site: bins.split(vector) for site, vector in sites.items()}
+    shown = {name: np.sum([np.maximum(b[name], 0.0) for b in blocks.values()], axis=0) for name in bins.blocks}
     if noise:
-        return {name: np.maximum(counts, 0.0) for name, counts in blocks.items()}
-    total = max(float(blocks[ROWS][0]), 0.0)
-    out = {}
-    for name, counts in blocks.items():
-        hidden = counts < 0
-        shown = float(counts[~hidden].sum())
-        rest = max(0.0, total - shown) / max(1, int(hidden.sum()))
-        out[name] = np.where(hidden, rest, counts)
-    return out
+        return {site: {name: np.maximum(c, 0.0) for name, c in own.items()} for site, own in blocks.items()}
+    return {
+        site: {name: fill_block(counts, own[ROWS][0], shown[name]) for name, counts in own.items()}
+        for site, own in blocks.items()
+    }
+
+
+def fill_block(counts: Array, rows: float, like: Array) -> Array:
+    """Estimate hidden counts of one block.
+
+    Args:
+        counts: (b,) counts; hidden ones are negative.
+        rows: All rows of the block.
+        like: (b,) counts in whose proportion the hidden rows are divided.
+    """
+    hidden = counts < 0
+    weights = np.where(hidden, np.maximum(like, 0.0) + 0.5, 0.0)
+    rest = max(0.0, float(rows) - float(counts[~hidden].sum()))
+    return np.where(hidden, rest * weights / max(float(weights.sum()), 1e-9), counts)
 
 
 def compare_block(counts: Array, *, noise: float = 0.0) -> list[Effect]:
@@ -188,7 +202,7 @@ def _share_below(edges: Array, reached: Array, values: Array) -> Array:
     """Interpolate the share of rows below each value; beyond the outer edges values spread as far as half of the range."""
     reach = (edges[-1] - edges[0]) / 2
     points = np.array([edges[0] - reach, *edges, edges[-1] + reach])
-    return np.interp(values, points, [0.0, *reached, 1.0])
+    return np.asarray(np.interp(values, points, [0.0, *reached, 1.0]))
 
 
 def _median(edges: Array, shares: Array) -> float:

@@ -151,8 +151,8 @@ def _numbers(site: str, column: ColumnBins, own: Array, others: Array, effect: E
     shares = [np.maximum(c[1:], 0.0) / max(float(np.maximum(c[1:], 0.0).sum()), 1.0) for c in (own, others)]
     place = int(np.argmax(np.abs(shares[0] - shares[1])))
     text = (
-        f"{effect.pooled:.0%} of its values are in other bins than those of the other sites; most of all {column.names[place + 1]}: "
-        f"{shares[0][place]:.0%}, elsewhere {shares[1][place]:.0%}. Compare unit, device and patients"
+        f"{effect.pooled:.0%} of its values are in other bins than those of the other sites; most of all "
+        f"{column.names[place + 1]}: {shares[0][place]:.0%}, elsewhere {shares[1][place]:.0%}. Compare unit, device and patients"
     )
     return _make(site, column.name, DISTRIBUTION, text, effect, is_large, error=effect.pooled >= 2 * rules.effect)
 

@@ -13,8 +13,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.bins import COLUMN, COPIES, DATES, OUTCOME, PATIENTS, ROWS, AgreedBins
-from grandrounds.data.agreement.counts import choose_hidden, share_interval
-from grandrounds.methods.quality.comparison import Rules, fill_hidden
+from grandrounds.data.agreement.counts import HIDDEN, choose_hidden, share_interval
+from grandrounds.methods.quality.comparison import Rules, fill_block, fill_hidden
 from grandrounds.methods.quality.findings import SiteFinding, column_effects, event_column, find_differences
 
 OWN, OTHERS = "this site", "the other sites"
@@ -33,7 +33,7 @@ def describe_quality(
         event: The class whose share is the prevalence.
         rules: Thresholds of the comparison.
     """
-    sites = {site: fill_hidden(bins, vector, noise=rules.noise) for site, vector in by_site.items()}
+    sites = fill_hidden(bins, by_site, noise=rules.noise)
     blocks = bins.split(total)
     if sites:
         rows = sum(float(np.maximum(counts[ROWS], 0.0)[0]) for counts in sites.values())
@@ -48,7 +48,7 @@ def describe_quality(
         "noise": rules.noise or None,
         "event": bins.classes[event_column(bins, event)] if bins.classes else "",
         "bins": bins.to_dict(),
-        "totals": {name: _shown(counts, rules) for name, counts in blocks.items()},
+        "totals": _totals(bins, blocks, by_site, rules),
         "columns": [_column(bins, c.name, blocks, sites) for c in bins.columns],
         "by_site": [_site(bins, site, counts, by_site[site], rules, event, findings) for site, counts in sites.items()],
         "effects": column_effects(bins, sites, rules) if len(sites) > 1 else {},
@@ -72,8 +72,10 @@ def compare_with_totals(result: Mapping[str, Any], own: Mapping[str, Array]) -> 
     try:
         bins = AgreedBins.from_dict(result["bins"])
         rules = Rules(float(result["level"]), float(result["effect"]), int(result["least"]), float(result["noise"] or 0.0))
-        totals = {n: np.array([0.0 if v is None else float(v) for v in result["totals"][n]]) for n in bins.blocks}
-        others = {name: np.maximum(totals[name] - np.asarray(own[name], float), 0.0) for name in bins.blocks}
+        shown = {n: np.array([HIDDEN if v is None else max(float(v), 0.0) for v in result["totals"][n]]) for n in bins.blocks}
+        own = {name: np.asarray(own[name], float) for name in bins.blocks}
+        totals = {name: fill_block(counts, float(result["rows"]), own[name]) for name, counts in shown.items()}
+        others = {name: np.maximum(totals[name] - own[name], 0.0) for name in bins.blocks}
         event = str(result["event"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput("the totals cannot be read: take them from `rounds quality RUN --json`", code="damaged-record") from None
@@ -81,13 +83,19 @@ def compare_with_totals(result: Mapping[str, Any], own: Mapping[str, Array]) -> 
     return [f for f in found if f.site == OWN]
 
 
-def _shown(counts: Array, rules: Rules) -> list[float | None]:
-    """Return totals of one block; those of few patients are None."""
-    rounded = np.rint(counts)
-    if rules.noise:
-        return [float(v) for v in rounded]
-    hidden = choose_hidden(rounded, rounded, least=rules.least)
-    return [None if hide else float(v) for v, hide in zip(rounded, hidden.tolist(), strict=True)]
+def _totals(
+    bins: AgreedBins, blocks: Mapping[str, Array], by_site: Mapping[str, Array], rules: Rules
+) -> dict[str, list[float | None]]:
+    """Return the totals by block; None for counts of few patients, and for counts that a site has hidden."""
+    unknown = bins.split(np.any([v < 0 for v in by_site.values()], axis=0)) if by_site and not rules.noise else {}
+    out: dict[str, list[float | None]] = {}
+    for name, counts in blocks.items():
+        rounded = np.rint(counts)
+        hidden = np.zeros(len(rounded), bool) if rules.noise else choose_hidden(rounded, rounded, least=rules.least)
+        if unknown:
+            hidden |= unknown[name] > 0
+        out[name] = [None if hide else float(v) for v, hide in zip(rounded, hidden.tolist(), strict=True)]
+    return out
 
 
 def _column(

@@ -1,8 +1,8 @@
 """The server's half of method 'quality': one exchange of counts, and the sites that differ from all others.
 
 Without secure aggregation the server receives each site's counts, without those of few patients, and compares sites. With secure
-aggregation it receives totals over at least three sites: it cannot compare sites, and each site compares itself with the totals at
-home (`rounds site check --totals FILE`). Under privacy.epsilon each site adds the whole noise to its own counts; the budget is
+aggregation it receives totals over at least three sites: it cannot compare sites, and each site compares itself with the totals
+at home (`rounds site check --totals FILE`). Under privacy.epsilon each site adds the whole noise to its own counts; the budget is
 charged once, before the exchange.
 """
 
@@ -156,7 +156,7 @@ class Quality(Method):
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         if pictures:
-            yield "method 'quality' counts the columns of a table, and the data are images: check each site with `rounds site check`"
+            yield "method 'quality' counts columns of a table, and the data are images: check each site with `rounds site check`"
         if not plan.method.quality.bins.plain():
             yield "method 'quality' needs agreed bins (method.quality.bins): write the plan with `rounds quality --plan FILE`"
         if plan.data.encoding != "public":
