@@ -43,10 +43,10 @@ from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.private_gam import PrivateGAM
-from grandrounds.methods.quality.server import Quality
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.personal.options import PersonalOptions
+from grandrounds.methods.quality.server import Quality
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
@@ -318,7 +318,8 @@ class Experiment(Section):
         if method.name == Quality.name and data.encoding != "public":
             if "encoding" in data.model_fields_set:
                 raise BadInput(
-                    "data.encoding is 'fitted', which asks sites for summaries, and method 'quality' asks for counts alone: remove it",
+                    "data.encoding is 'fitted', which asks sites for summaries, and method 'quality' asks for counts alone: "
+                    "remove it",
                     code="conflicting-settings",
                 )
             data = data.model_copy(update={"encoding": "public"})
