@@ -402,6 +402,9 @@ def test_copies_of_rows(tmp_path: Path) -> None:
     clean = {"stay_id": [str(i) for i in range(N)], **patients()}
     copied = {name: [*words, *words[:50]] for name, words in clean.items()}
     assert "50 rows are copies of another row" in check(write(tmp_path, copied))
+    few = {name: [*words, *words[:50]] for name, words in patients().items()}  # five columns, no number of a stay
+    assert "50 rows are copies of another row" in check(write(tmp_path, few))
+    assert "of another row" not in check(write(tmp_path, patients()))
     coarse = {name: words for name, words in patients().items() if name in ("sex", "hospital", "died")}
     assert "of another row" not in check(write(tmp_path, coarse))  # equal by chance
 

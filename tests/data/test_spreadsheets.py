@@ -230,9 +230,11 @@ def test_columns_without_a_name_are_refused_by_their_letters(path: Path) -> None
 def test_hidden_rows_are_read_and_a_last_row_of_sums_is_noted(path: Path) -> None:
     def hide(_: Any, sheet: Any) -> None:
         sheet.row_dimensions[3].hidden = True
+        sheet.column_dimensions["B"].hidden = True
 
     table = read_table(make(path, [HEADER, *ROWS, ["Total", 16.6, None, 2]], hide))
     assert len(table) == 5
+    assert "hidden column crp read like the others" in notes(table)
     assert "1 hidden row is read" in notes(table) and "row 6 starts with 'Total'" in notes(table)
 
 

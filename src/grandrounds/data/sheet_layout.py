@@ -194,7 +194,11 @@ def _has_numbers(rows: Sequence[Mapping[int, Cell]], column: int, marks: frozens
     return bool(cells) and all(word in marks or parse_cell(word) is not None for word in words)
 
 
-def note_hidden(grid: Sheet, notes: list[str]) -> None:
+def note_hidden(head: Header, grid: Sheet, notes: list[str]) -> None:
+    """Note hidden rows and columns, which are read."""
+    columns = [name for column, name in head.names.items() if any(column in hidden for hidden in grid.hidden_columns)]
+    if columns:
+        notes.append(f"hidden {list_columns(columns)} read like the others")
     hidden = sum(number in grid.hidden for number, _ in grid.rows)
     if hidden:
         notes.append(f"{'1 hidden row is' if hidden == 1 else f'{hidden} hidden rows are'} read like the others")

@@ -77,6 +77,7 @@ class Sheet:
     rows: list[tuple[int, dict[int, Cell]]]
     merged: tuple[Merged, ...]
     hidden: Set[int]  # numbers of hidden rows
+    hidden_columns: tuple[range, ...] = ()
 
 
 def check_workbook(raw: bytes, *, source: str) -> None:
@@ -194,15 +195,22 @@ def read_sheet(book: Any, name: str, *, source: str) -> Sheet:
     """
     hidden: set[int] = set()
     merged: list[Merged] = []
-    rows = list(_parse_rows(book, name, source=source, hidden=hidden, merged=merged))
+    columns: list[range] = []
+    rows = list(_parse_rows(book, name, source=source, hidden=hidden, merged=merged, columns=columns))
     ordered = all(a[0] < b[0] for a, b in pairwise(rows))
-    return Sheet(rows if ordered else sorted(rows, key=lambda row: row[0]), tuple(merged), hidden)
+    return Sheet(rows if ordered else sorted(rows, key=lambda row: row[0]), tuple(merged), hidden, tuple(columns))
 
 
 def _parse_rows(
-    book: Any, name: str, *, source: str, hidden: set[int] | None = None, merged: list[Merged] | None = None
+    book: Any,
+    name: str,
+    *,
+    source: str,
+    hidden: set[int] | None = None,
+    merged: list[Merged] | None = None,
+    columns: list[range] | None = None,
 ) -> Iterator[tuple[int, dict[int, Cell]]]:
-    """Parse the rows of a sheet that have a value, and collect hidden rows and merged ranges."""
+    """Parse the rows of a sheet that have a value, and collect hidden rows and columns, and merged ranges."""
     reader = _CellReader(book, book[name])
     number = count = 0
     try:
@@ -228,6 +236,8 @@ def _parse_rows(
                         parent.clear()
                     if cells:
                         yield number, cells
+                elif tag == "col" and columns is not None and element.get("hidden") in ("1", "true"):
+                    columns.append(range(int(element.get("min", 0)), int(element.get("max", 0)) + 1))
                 elif tag == "mergeCell" and merged is not None:
                     merged.append(_parse_range(element.get("ref") or ""))
     except _FAULTS:

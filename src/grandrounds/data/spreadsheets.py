@@ -83,7 +83,7 @@ def read_excel(
     grid = skip_units(head, grid, marks=marks, notes=notes)
     if not grid.rows:
         raise BadInput(f"{where} has a header but no rows; give a table with at least one row", code="empty-table")
-    note_hidden(grid, notes)
+    note_hidden(head, grid, notes)
     note_totals(head, grid, notes)
     columns = [_Column(name, [row.get(c) for _, row in grid.rows]) for c, name in head.names.items()]
     values, reading = _read_columns(columns, head, grid, marks=marks, form=form, kinds=kinds or {}, keep=keep, where=where)

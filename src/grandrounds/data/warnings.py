@@ -28,7 +28,9 @@ TOO_GOOD = 0.98  # AUROC that patients' data rarely allow
 MOST_LEVELS = 30  # a categorical column with more is not looked at for spellings
 _SEVERAL = 5  # so many different whole numbers may be a score or a count
 _HARDLY = 0.02  # share of rows that is hardly anybody
-_CHANCE = 1000.0  # distinct rows that a table could have, for each it has, before copies are no accident
+_UNLIKELY = 0.01  # rows with a patient's values that chance would give; several such copies are no accident
+_CERTAIN = 1e-6  # the same, for a single copy
+_COPIES = 0.01  # share of rows that is several
 
 _TIME = re.compile(
     r"(?:follow[ _.-]?up|fu|survival|surv|os|pfs|dfs|efs|event|death|censor(?:ing)?)?[ _.-]?"
@@ -268,18 +270,23 @@ def _warn_spellings(data: Dataset) -> list[str]:
 
 
 def _warn_copies(table: Table) -> list[str]:
-    """Find rows that are the same in every column, where the columns are fine enough to tell patients apart."""
+    """Find rows that are the same in every column, where their values are rare enough to tell patients apart.
+
+    A row counts as a copy by chance as often as its values are frequent, if columns had no relation; gaps tell nothing.
+    """
     codes = [_number_values(values) for values in table.columns.values()]
-    possible = 1.0
-    for column in codes:
-        possible *= len(np.unique(column))
-    if possible < _CHANCE * len(table):
+    rows_as_bytes = np.ascontiguousarray(np.stack(codes, axis=1)).view([("", np.int32)] * len(codes)).ravel()
+    _, first, place = np.unique(rows_as_bytes, return_index=True, return_inverse=True)
+    copies = np.flatnonzero(first[place.ravel()] != np.arange(len(table)))
+    if not len(copies):
         return []
-    rows_as_bytes = np.ascontiguousarray(np.stack(codes, axis=1)).view([("", np.int32)] * len(codes))
-    extra = len(table) - len(np.unique(rows_as_bytes))
-    if not extra:
+    chance = np.full(len(copies), float(len(table)))
+    for values, column in zip(table.columns.values(), codes, strict=True):
+        share = np.bincount(column) / len(table)
+        chance *= np.where(missing_mask(values)[copies], 1.0, share[column[copies]])
+    if not (chance < _CERTAIN).any() and (chance < _UNLIKELY).sum() < max(3, _COPIES * len(table)):
         return []
-    rows = "1 row is a copy" if extra == 1 else f"{extra} rows are copies"
+    rows = "1 row is a copy" if len(copies) == 1 else f"{len(copies)} rows are copies"
     return [f"{rows} of another row: copies land in training and in test and flatter the figures; remove them"]
 
 
