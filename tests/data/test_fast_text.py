@@ -162,6 +162,7 @@ KINDS: Any = st.sampled_from([{}, {}, {"a": "numeric"}, {"b": "categorical"}, {"
     text=texts(), form=FORMS, marks=MORE_MARKS, kinds=KINDS, encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])
 )
 @example("a,b\n1,\ufeff2\n", Format(), MARKS, {}, "utf-8-sig")
+@example("a,b\n\ufeffx,2\n", Format(), MARKS, {}, "utf-8")
 def test_any_text_gives_the_same_table_or_the_same_error(
     text: str, form: Format, marks: frozenset[str], kinds: Mapping[str, object], encoding: str
 ) -> None:
@@ -172,7 +173,7 @@ def test_any_text_gives_the_same_table_or_the_same_error(
 @given(cells=st.lists(CELL, min_size=1, max_size=30), marks=MORE_MARKS)
 def test_any_cell_is_read_alike_alone_and_among_numbers(cells: list[str], marks: frozenset[str]) -> None:
     regular = [re.sub(r"\r(?!\n)|\0", "", cell) for cell in cells]
-    rows = [["a", "b", "c"], *([cell, str(i), "1.5" if i else cell] for i, cell in enumerate(regular))]
+    rows = [["a", "b", "c"], *([str(i), cell, "1.5" if i else cell] for i, cell in enumerate(regular))]
     assert_same(write(rows).encode(), marks=marks)
     assert is_read(write(rows[1:]), 3)
 

@@ -11,7 +11,7 @@ rounded, as Python's is. Columns that are not plainly numbers are converted by t
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 DELIMITERS = (",", ";", "\t", "|")
 BATCH_ROWS = 1000  # of the strict reader, whose notes on missing numbers depend on it
 _BLOCK = 2**19  # bytes that Arrow cuts at a time: they stay in the processor's cache
-_SAMPLE = 8  # cells at either end that decide which conversion is tried first
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SAMPLE = 24  # cells that decide which conversion is tried first
+_HEAD = 1000  # cells that show whether a column of text has few distinct words
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def split_columns(
         return None
     if width < 2 or delimiter not in DELIMITERS or b"\0" in text or not _has_regular_lines(text):
         return None
+    if text.startswith(_BYTE_ORDER_MARK, start):  # Arrow would skip it, also after a header
+        return None
     quoted = text.find(b'"', start) >= 0
     if quoted and not _has_regular_quotes(np.frombuffer(text, np.uint8, offset=start), delimiter):
         return None
@@ -74,17 +78,18 @@ def split_columns(
                 check_utf8=False, strings_can_be_null=False, column_types=dict.fromkeys(names, pa.string())
             ),
         )
-        ends = (content.slice(0, _SAMPLE), content.slice(max(len(content) - _SAMPLE, 0)))
-        samples = [head + tail for head, tail in zip(*(end.to_pydict().values() for end in ends), strict=True)]
+        if len(content) == 0:
+            return None
+        places = pa.array(np.linspace(0, len(content) - 1, min(max(len(content) // 500, 4), _SAMPLE)).astype(np.int64))
+        reader = _ColumnReader(marks, places, with_cells)
         remaining = content.columns[::-1]
-        del content, ends
+        del content
         columns = []
-        for sample in samples:
-            cells = pa.concat_arrays(remaining.pop().chunks)  # each column's cells are freed once it is converted
-            offsets, _ = _parts(cells)
-            if (offsets[1:] - offsets[:-1]).max() > csv.field_size_limit():
+        while remaining:  # cells are freed once their column is converted
+            column = reader.read(_Cells.from_arrow(pa.concat_arrays(remaining.pop().chunks)))
+            if column is None:
                 return None
-            columns.append(_read_column(cells, sample, marks=marks, with_cells=with_cells))
+            columns.append(column)
     except pa.ArrowException:
         return None
     return columns
@@ -115,143 +120,173 @@ def _has_regular_quotes(raw: Array, delimiter: str) -> bool:
     return bool(edges[after].all())
 
 
-def _read_column(
-    cells: pa.StringArray, sample: Sequence[str], *, marks: frozenset[str], with_cells: bool
-) -> FastColumn:
-    """Read one column as numbers or text; some of its cells decide which is tried first."""
-    numbers = None
-    if all(is_number(word) or word in marks for word in map(str.strip, sample)):
-        numbers = _read_plain(cells, marks=marks)
-        numbers = _read_marked(cells, marks=marks) if numbers is None else numbers
-    if numbers is None:
-        return _read_words(cells, marks=marks, with_cells=with_cells)
-    values, missing_words = numbers
-    return FastColumn(values, _batches(cells) if with_cells else (), missing_words)
+@dataclass(frozen=True)
+class _Cells:
+    """Cells of a column as Arrow has them: one run of bytes, and the place in it at which each cell begins."""
+
+    array: pa.StringArray
+    offsets: Array
+    data: Array
+
+    @classmethod
+    def from_arrow(cls, array: pa.StringArray) -> _Cells:
+        _, places, content = array.buffers()
+        offsets = np.frombuffer(places, np.int32)[array.offset : array.offset + len(array) + 1]
+        return cls(array, offsets, np.frombuffer(b"" if content is None else content, np.uint8))
+
+    def without(self, missing: Array) -> _Cells:
+        """Return the same cells with null where `missing` is true."""
+        import pyarrow as pa
+
+        present = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        content = self.array.buffers()[2]
+        array = pa.StringArray.from_buffers(len(self.array), pa.py_buffer(self.offsets), content, present)
+        return _Cells(array, self.offsets, self.data)
+
+    def has_leading_zero(self) -> bool:
+        """Tell whether a number is written as a code, such as 007 or -01."""
+        if len(self.data) == 0:
+            return False
+        first = self.data.take(self.offsets[:-1], mode="clip")
+        rows, signed = np.flatnonzero(first == ord("0")), np.flatnonzero(first == ord("-"))
+        zeros = self.offsets[rows]
+        if len(signed):
+            places = self.offsets[signed] + 1
+            is_zero = self.data.take(places, mode="clip") == ord("0")
+            rows, zeros = np.append(rows, signed[is_zero]), np.append(zeros, places[is_zero])
+        following = zeros[zeros + 1 < self.offsets[rows + 1]] + 1
+        return bool((self.data[following] - np.uint8(ord("0")) < 10).any())
 
 
-def _parts(cells: pa.StringArray) -> tuple[Array, Array]:
-    """Return the cells' offsets, and all bytes of the cells one after another."""
-    _, places, content = cells.buffers()
-    offsets = np.frombuffer(places, np.int32)[cells.offset : cells.offset + len(cells) + 1]
-    return offsets, np.frombuffer(b"" if content is None else content, np.uint8)
+class _ColumnReader:
+    """Reads columns as numbers or text; some of a column's cells decide which is tried first."""
+
+    def __init__(self, marks: frozenset[str], places: pa.Array, with_cells: bool) -> None:
+        import pyarrow as pa
+
+        self.marks = marks
+        self.places = places
+        self.with_cells = with_cells
+        self.number_marks = [float(mark) for mark in marks if is_number(mark)]
+        self.mark_array = pa.array(sorted(marks), pa.string())
+        self.longest = csv.field_size_limit()
+
+    def read(self, cells: _Cells) -> FastColumn | None:
+        """Read one column; None where a cell is longer than the strict reader takes."""
+        if len(cells.data) > self.longest and (cells.offsets[1:] - cells.offsets[:-1]).max() > self.longest:
+            return None
+        numbers = None
+        sample = map(str.strip, cells.array.take(self.places).to_pylist())
+        if all(word in self.marks or is_number(word) for word in sample):
+            numbers = self._read_plain(cells) or self._read_marked(cells)
+        if numbers is None:
+            return self._read_words(cells)
+        return FastColumn(numbers[0], self._batches(cells), numbers[1])
+
+    def _batches(self, cells: _Cells) -> Sequence[str]:
+        return _Batches(cells) if self.with_cells else ()
+
+    def _read_plain(self, cells: _Cells) -> tuple[Array, set[str]] | None:
+        """Read plain numbers and empty cells, with the words that mean "missing"; None where there is anything else."""
+        empty = cells.offsets[1:] == cells.offsets[:-1]
+        if not empty.any():
+            values = self._convert(cells)
+            return None if values is None else (values, set())
+        values = self._convert(cells.without(empty)) if "" in self.marks else None
+        return None if values is None else (values, {""})
+
+    def _read_marked(self, cells: _Cells) -> tuple[Array, set[str]] | None:
+        """Read numbers among any marks for missing, with spaces around them."""
+        import pyarrow.compute as pc
+
+        words = pc.ascii_trim_whitespace(cells.array)
+        missing = pc.is_in(words, value_set=self.mark_array)
+        missing_words = set(words.filter(missing).unique().to_pylist())
+        if any(map(is_number, missing_words)):
+            return None
+        values = self._convert(_Cells.from_arrow(words).without(missing.to_numpy(zero_copy_only=False)))
+        return None if values is None else (values, missing_words)
+
+    def _convert(self, cells: _Cells) -> Array | None:
+        """Convert cells to numbers, NaN for null; None where one may be refused by `parse_numbers` or is a mark."""
+        import pyarrow as pa
+
+        try:
+            values: Array = cells.array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:
+            return None
+        absent = cells.array.null_count
+        if absent and np.count_nonzero(np.isnan(values)) != absent:
+            return None
+        if absent < len(values):
+            low, high = (np.fmin.reduce(values), np.fmax.reduce(values)) if absent else (values.min(), values.max())
+            if not -EXACT <= low <= high <= EXACT:  # codes of many digits, "inf" and "nan"
+                return None
+        if self.number_marks and np.isin(values, self.number_marks).any():
+            return None
+        return None if cells.has_leading_zero() else values
+
+    def _read_words(self, cells: _Cells) -> FastColumn:
+        """Read a column by its distinct words, as numbers if all of them are and as text otherwise."""
+        words, index = find_words(cells.array)
+        listed: list[str] = words.tolist()
+        stripped = list(map(str.strip, listed))
+        missing_words = set(self.marks.intersection(stripped))
+        missing = [place for place, word in enumerate(stripped) if word in missing_words] if missing_words else []
+        present = stripped if not missing else [word for word in stripped if word not in missing_words]
+        numbers = parse_numbers(present)
+        if numbers is not None:
+            floats = np.full(len(words), np.nan)
+            floats[np.delete(np.arange(len(words)), missing)] = numbers
+            found = _find_missing(listed, stripped, missing, index)
+            values = without_marks(floats, marks=self.marks)
+            return FastColumn(values if index is None else values[index], self._batches(cells), found)
+        if stripped != listed:
+            words[:] = stripped
+        words[missing] = None
+        if index is None:
+            return FastColumn(words, (), missing_words)
+        return FastColumn(words[index], (), missing_words, list(dict.fromkeys(present)))
 
 
-def _read_plain(cells: pa.StringArray, *, marks: frozenset[str]) -> tuple[Array, set[str]] | None:
-    """Read plain numbers and empty cells, with the words that mean "missing"; None where there is anything else."""
-    import pyarrow as pa
+def find_words(cells: Any) -> tuple[Array, Array | None]:
+    """Return words of an Arrow text column, and for each row the place of its word; None if all rows are listed in order.
 
-    offsets, _ = _parts(cells)
-    empty = offsets[1:] == offsets[:-1]
-    if not empty.any():
-        values = _convert(cells)
-        return None if values is None or _holds_mark(values, marks) else (values, set())
-    if "" not in marks:
-        return None
-    present = pa.py_buffer(np.packbits(~empty, bitorder="little"))
-    _, _, content = cells.buffers()
-    values = _convert(pa.StringArray.from_buffers(len(cells), pa.py_buffer(offsets), content, present))
-    return None if values is None or _holds_mark(values, marks) else (values, {""})
-
-
-def _read_marked(cells: pa.StringArray, *, marks: frozenset[str]) -> tuple[Array, set[str]] | None:
-    """Read numbers among any marks for missing, with spaces around them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    words = pc.ascii_trim_whitespace(cells)
-    missing = pc.is_in(words, value_set=pa.array(sorted(marks), pa.string()))
-    values = _convert(pc.if_else(missing, pa.scalar(None, pa.string()), words))
-    missing_words = set(words.filter(missing).unique().to_pylist())
-    if values is None or _holds_mark(values, marks) or any(map(is_number, missing_words)):
-        return None
-    return values, missing_words
-
-
-def _holds_mark(values: Array, marks: frozenset[str]) -> bool:
-    """Tell whether a number is itself a mark for missing, such as -999."""
-    numbers = [float(mark) for mark in marks if is_number(mark)]
-    return bool(numbers) and bool(np.isin(values, numbers).any())
-
-
-def _convert(cells: pa.StringArray) -> Array | None:
-    """Convert cells to numbers, NaN for null; None where `parse_numbers` may refuse one."""
-    import pyarrow as pa
-
-    try:
-        values: Array = cells.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        return None
-    if np.fmax.reduce(np.abs(values)) > EXACT:  # codes of many digits, and "inf"
-        return None
-    if np.count_nonzero(values != values) != cells.null_count or _has_leading_zero(cells):
-        return None
-    return values
-
-
-def _has_leading_zero(cells: pa.StringArray) -> bool:
-    """Tell whether a number is written as a code, such as 007 or -01."""
-    offsets, data = _parts(cells)
-    if len(data) == 0:
-        return False
-    starts = offsets[:-1]
-    first = data.take(starts, mode="clip")
-    signed = first == ord("-")
-    if signed.any():
-        starts = starts + signed
-        first = data.take(starts, mode="clip")
-    rows = np.flatnonzero(first == ord("0"))
-    rows = rows[starts[rows] + 1 < offsets[rows + 1]]
-    return bool((data[starts[rows] + 1] - np.uint8(ord("0")) < 10).any())
-
-
-def _read_words(cells: pa.StringArray, *, marks: frozenset[str], with_cells: bool) -> FastColumn:
-    """Read a column by its distinct words, as numbers if all of them are and as text otherwise."""
+    Few words are listed once each, in the order of the rows. Many, such as identifiers, are not worth the search.
+    """
+    head = cells.slice(0, _HEAD)
+    if len(head.unique()) > len(head) / 2:
+        return cells.to_numpy(zero_copy_only=False), None
     encoded = cells.dictionary_encode()
-    cleaned: Array = encoded.dictionary.to_numpy(zero_copy_only=False)
-    index = encoded.indices.to_numpy()
-    words: list[str] = cleaned.tolist()
-    stripped = list(map(str.strip, words))
-    missing_words = set(marks.intersection(stripped))
-    missing = [place for place, word in enumerate(stripped) if word in missing_words] if missing_words else []
-    present = stripped if not missing else [word for word in stripped if word not in missing_words]
-    numbers = parse_numbers(present)
-    if numbers is not None:
-        floats = np.full(len(words), np.nan)
-        floats[np.delete(np.arange(len(words)), missing)] = numbers
-        found = _find_missing(words, stripped, missing, index)
-        return FastColumn(without_marks(floats, marks=marks)[index], _batches(cells) if with_cells else (), found)
-    distinct = present
-    if stripped != words:
-        cleaned[:] = stripped
-        distinct = list(dict.fromkeys(present))
-    cleaned[missing] = None
-    return FastColumn(cleaned[index], (), missing_words, distinct)
+    return encoded.dictionary.to_numpy(zero_copy_only=False), encoded.indices.to_numpy()
 
 
-def _find_missing(words: Sequence[str], stripped: Sequence[str], missing: Sequence[int], index: Array) -> set[str]:
+def _find_missing(
+    words: Sequence[str], stripped: Sequence[str], missing: Sequence[int], index: Array | None
+) -> set[str]:
     """Find marks for missing among numbers; one that is a number counts in batches with a cell that is none."""
     plain = np.array([is_number(w) and not (w.lstrip("+-").isdigit() and abs(float(w)) > EXACT) for w in words])
     if not plain[missing].any():
         return {stripped[place] for place in missing}
+    index = np.arange(len(words)) if index is None else index
     batch = np.arange(len(index)) // BATCH_ROWS
     mixed = np.bincount(batch, weights=~plain[index]) > 0
     return {stripped[place] for place in set(index[mixed[batch]].tolist()).intersection(missing)}
 
 
-def _batches(cells: pa.StringArray) -> Sequence[str]:
-    """Return the cells for the search of decimal points: none if there is no point and no exponent."""
-    content = _parts(cells)[1].tobytes()
-    return _Batches(cells) if any(mark in content for mark in (b".", b"e", b"E")) else ()
-
-
 class _Batches(Sequence[str]):
-    """Cells of a column, some rows at a time with \\0 between them, joined on demand: mostly the first rows settle it."""
+    """Cells of a column of numbers, some rows at a time with \\0 between them; mostly the first rows are asked for."""
 
-    def __init__(self, cells: pa.StringArray) -> None:
+    def __init__(self, cells: _Cells) -> None:
         self.cells = cells
 
     def __len__(self) -> int:
-        return -(-len(self.cells) // BATCH_ROWS)
+        return -(-len(self.cells.array) // BATCH_ROWS)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the batches: none if there is no decimal point and no exponent, which is all that is looked for."""
+        content = self.cells.data.tobytes()
+        return map(self.__getitem__, range(len(self) if any(m in content for m in (b".", b"e", b"E")) else 0))
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -262,5 +297,5 @@ class _Batches(Sequence[str]):
             return [self[i] for i in range(*place.indices(len(self)))]
         if not 0 <= place < len(self):
             raise IndexError(place)
-        rows = self.cells.slice(place * BATCH_ROWS, BATCH_ROWS)
+        rows = self.cells.array.slice(place * BATCH_ROWS, BATCH_ROWS)
         return "\0".join(rows.to_numpy(zero_copy_only=False).tolist())

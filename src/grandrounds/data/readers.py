@@ -8,7 +8,6 @@ types, and those are kept.
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
@@ -16,7 +15,6 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,10 +22,11 @@ from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import PLAIN, Format
+from grandrounds.data.parquet_file import read_parquet
 from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
 from grandrounds.data.sql_source import read_sql
 from grandrounds.data.statistics_files import STATISTICS, read_statistics
-from grandrounds.data.table import EXACT, Table, check_names, to_column, without_marks
+from grandrounds.data.table import Table, without_marks
 from grandrounds.data.text_file import decode_text, read_text
 
 # "None" is not here: in some tables it is a category ("no treatment given").
@@ -39,7 +38,7 @@ PARQUET = (".parquet", ".pq")
 TABLES = (*TEXT, *PARQUET, *EXCEL, *STATISTICS)
 """Endings of the files that are read as tables."""
 
-_PIECE = 2**22  # bytes that are unpacked at a time
+_PIECE = 2**20  # bytes that are unpacked at a time
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
 
 
@@ -86,7 +85,7 @@ def read_table(
     if ending.endswith(STATISTICS):
         return read_statistics(raw, source=source, marks=marks, form=form, kinds=kinds)
     if source.lower().endswith(PARQUET):
-        return _mark_missing(_read_parquet(raw, source=source), marks=marks)
+        return read_parquet(raw, source=source, marks=marks)
     if source.lower().endswith(".gz"):
         raw = _gunzip(raw, source=source)
     text = decode_text(raw, source=source, encoding=form.text_encoding)
@@ -184,64 +183,34 @@ def _tables_in(folder: Path, word: str = "") -> str:
 
 def _gunzip(raw: bytes, *, source: str) -> bytes:
     """Unpack a gzip file, a piece at a time: a few bytes may unpack to more than there is memory."""
-    parts, size = [], 0
+    out, place = io.BytesIO(), 0
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as f:
-            while part := f.read(_PIECE):
-                parts.append(part)
-                size += len(part)
-                refuse_bomb(size, where=source)
-        return b"".join(parts)
-    except (OSError, EOFError, zlib.error):
+        while place < len(raw):  # a file may have several members, and zeros after them
+            place = _unpack_member(raw, place, out, source=source)
+            while raw[place : place + 1] == b"\0":
+                place += 1
+        return out.getvalue()
+    except (EOFError, zlib.error):
         raise BadInput(
             f"{source} is not a complete gzip file; copy it again, or name it .csv if it is not compressed",
             code="damaged-file",
         ) from None
 
 
-def _read_parquet(raw: bytes, *, source: str) -> Table:
-    """Read a Parquet file with its own types."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise BadInput(f"reading {source} needs pyarrow; run: pip install pyarrow", code="missing-package") from None
-    try:
-        opened = pq.ParquetFile(io.BytesIO(raw))
-        facts = opened.metadata
-        groups = [facts.row_group(g) for g in range(facts.num_row_groups)]
-        unpacked = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
-        refuse_bomb(max(unpacked, 8 * facts.num_rows * facts.num_columns), where=source)
-        content = opened.read()
-    except (pa.ArrowException, OSError, ValueError):
-        raise BadInput(
-            f"{source} is not a complete Parquet file; write or copy it again", code="damaged-file"
-        ) from None
-    # pandas writes an unnamed index under this name
-    names = ["index" if name == "__index_level_0__" else name for name in content.column_names]
-    check_names(names, source=source)
-    if content.num_rows == 0:
-        raise BadInput(f"{source} has no rows; give a table with at least one row", code="empty-table")
-    columns = {
-        name: _arrow_column(values, name=name, source=source)
-        for name, values in zip(names, content.columns, strict=True)
-    }
-    return Table(columns, source)
-
-
-def _arrow_column(values: Any, *, name: str, source: str) -> Array:
-    """Convert one Arrow column: floats and small integers directly, the rest value by value."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = values.type
-    simple = pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if pa.types.is_integer(kind):
-        ends = pc.min_max(values).as_py()
-        simple = max(abs(ends["min"] or 0), abs(ends["max"] or 0)) <= EXACT
-    if simple:
-        return np.array(values.cast(pa.float64()).to_numpy(), dtype=np.float64)
-    return to_column(values.to_pylist(), name=name, source=source)
+def _unpack_member(raw: bytes, place: int, out: io.BytesIO, *, source: str) -> int:
+    """Unpack one member of a gzip file; return the place after it."""
+    member = zlib.decompressobj(wbits=31)
+    while not member.eof:
+        packed = raw[place : place + _PIECE]
+        if not packed:
+            raise EOFError
+        place += len(packed)
+        size = _PIECE
+        while not member.eof and (packed or size == _PIECE):
+            size = out.write(member.decompress(packed, _PIECE))
+            refuse_bomb(out.tell(), where=source)
+            packed = member.unconsumed_tail
+    return place - len(member.unused_data)
 
 
 def _mark_missing(table: Table, *, marks: frozenset[str]) -> Table:
