@@ -21,9 +21,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from grandrounds.core.arrays import refuse_bomb
+from grandrounds.core.arrays import Array, refuse_bomb
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.omop_tables import TABLES, Batch, Match
+from grandrounds.data.cohort.omop_tables import TABLES, Batch, Kind, Match, TableCounts
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _PART = re.compile(r"(?:part)?[-_.]*\d+(?:[-_.].*)?")
@@ -95,6 +95,42 @@ class FileTables:
                     kept = batch if match is None else batch.take(match.mask(batch))
                     if len(kept):
                         yield kept
+
+    def count(self, table: str, concept: str, *, number: str | None = None, units: Sequence[str] = ()) -> TableCounts:
+        """Count rows and patients by concept, in one pass over the files.
+
+        Args:
+            table: The table.
+            concept: The column of concept ids.
+            number: The column of numbers.
+            units: Of `unit_concept_id` and `unit_source_value`, the columns that the table has.
+
+        Returns:
+            The counts.
+
+        Raises:
+            BadInput: A file or cell cannot be read.
+        """
+        import pyarrow as pa
+
+        counts = TableCounts()
+        pairs = np.zeros((0, 2), np.int64)
+        kinds: dict[str, Kind] = {concept: "id", "unit_concept_id": "id", "unit_source_value": "word"}
+        numbers: dict[str, Kind] = {} if number is None else {number: "number"}
+        for batch in self.read(table, ["person_id", concept, *units, *numbers]):
+            columns = batch.convert({**kinds, **numbers, "person_id": "id"})
+            filled = np.zeros(len(batch)) if number is None else ~np.isnan(columns[number])
+            rows = pa.table({c: pa.array(columns[c]) for c in kinds} | {"filled": filled.astype(np.int64)})
+            groups = rows.group_by(list(kinds)).aggregate([("filled", "count"), ("filled", "sum")]).to_pydict()
+            for *group, records, values in zip(
+                *(groups[c] for c in (*kinds, "filled_count", "filled_sum")), strict=True
+            ):
+                counts.add(*group, records=records, numbers=values)
+            met = np.column_stack((columns[concept], columns["person_id"]))
+            pairs = _unique_pairs(np.concatenate((pairs, _unique_pairs(met))))
+        ids, patients = np.unique(pairs[:, 0], return_counts=True)
+        counts.patients.update(zip(ids.tolist(), patients.tolist(), strict=True))
+        return counts
 
     def close(self) -> None:
         """Close the zip."""
@@ -257,6 +293,14 @@ class _Unpacked(io.RawIOBase):
         refuse_bomb(self._size, where=self._place)
         buffer[: len(part)] = part
         return len(part)
+
+
+def _unique_pairs(pairs: Array) -> Array:
+    """Drop repeated pairs; sorting two columns is faster than comparing rows."""
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    ordered = pairs[order]
+    new = np.concatenate(([True], (ordered[1:] != ordered[:-1]).any(axis=1)))
+    return np.asarray(ordered[new])
 
 
 def _open_file(path: Path) -> IO[bytes]:

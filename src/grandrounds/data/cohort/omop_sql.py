@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.omop_tables import TABLES, Batch, Match
+from grandrounds.data.cohort.omop_tables import TABLES, Batch, Kind, Match, TableCounts
 from grandrounds.data.sql_source import open_database
 
 _ROWS = 20_000  # rows that are fetched at a time
@@ -79,38 +79,41 @@ class SqlTables:
                     if kept.any():
                         yield batch.take(kept)
 
-    def count(self, table: str, keys: Sequence[str], number: str | None) -> Iterator[tuple[Any, ...]]:
-        """Count rows by the values of columns.
+    def count(self, table: str, concept: str, *, number: str | None = None, units: Sequence[str] = ()) -> TableCounts:
+        """Count rows and patients by concept, in the database.
 
         Args:
             table: The table.
-            keys: The columns.
-            number: A column whose values are counted as well.
+            concept: The column of concept ids.
+            number: The column of numbers.
+            units: Of `unit_concept_id` and `unit_source_value`, the columns that the table has.
 
-        Yields:
-            The values of the keys, the number of rows, and the number of values.
+        Returns:
+            The counts.
+
+        Raises:
+            BadInput: The database did not answer.
         """
         import sqlalchemy as sa
 
         source, cells = self._clause(table)
-        counted = sa.func.count() if number is None else sa.func.count(cells[number])
-        chosen = [cells[k] for k in keys]
+        keys = [cells[c] for c in (concept, *units)]
+        counted = sa.literal(0) if number is None else sa.func.count(cells[number])
+        by_unit = sa.select(*keys, sa.func.count(), counted).select_from(source).group_by(*keys)
+        people = sa.func.count(sa.distinct(cells["person_id"]))
+        by_concept = sa.select(cells[concept], people).select_from(source).group_by(cells[concept])
+        counts = TableCounts()
         with self._database.connect(setting="the schema") as connection:
-            result = connection.execute(
-                sa.select(*chosen, sa.func.count(), counted).select_from(source).group_by(*chosen)
-            )
-            yield from map(tuple, result)
-
-    def count_distinct(self, table: str, key: str, column: str) -> dict[int, int]:
-        """Count the different values of a column by the ids of another."""
-        import sqlalchemy as sa
-
-        source, cells = self._clause(table)
-        query = (
-            sa.select(cells[key], sa.func.count(sa.distinct(cells[column]))).select_from(source).group_by(cells[key])
-        )
-        with self._database.connect(setting="the schema") as connection:
-            return {int(k): int(n) for k, n in connection.execute(query) if k is not None}
+            groups = list(connection.execute(by_unit))
+            patients = list(connection.execute(by_concept))
+        columns = {c: [row[i] for row in groups] for i, c in enumerate((concept, *units))}
+        kinds: dict[str, Kind] = {concept: "id", "unit_concept_id": "id", "unit_source_value": "word"}
+        values = Batch(f"table {table}", self.name, columns).convert(kinds)
+        for row, *group in zip(groups, *(values[c].tolist() for c in kinds), strict=True):
+            counts.add(*group, records=int(row[-2]), numbers=int(row[-1]))
+        ids = Batch(f"table {table}", self.name, {concept: [row[0] for row in patients]}).ids(concept)
+        counts.patients.update(zip(ids.tolist(), (int(row[1]) for row in patients), strict=True))
+        return counts
 
     def close(self) -> None:
         """Close the connections."""

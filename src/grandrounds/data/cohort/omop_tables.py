@@ -135,6 +135,30 @@ class Batch:
             ) from None
 
 
+@dataclass(frozen=True, eq=False)
+class TableCounts:
+    """Counts of a table's rows by concept id.
+
+    Attributes:
+        records: Rows of each concept.
+        numbers: Rows with a number.
+        patients: Different patients.
+        units: By concept, rows with a number for each pair of unit concept and unit as the source writes it.
+    """
+
+    records: dict[int, int] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    patients: dict[int, int] = field(default_factory=dict)
+    units: dict[int, dict[tuple[int, str | None], int]] = field(default_factory=dict)
+
+    def add(self, concept: int, unit: int, word: str | None, *, records: int, numbers: int) -> None:
+        """Add the rows of one concept and unit."""
+        self.records[concept] = self.records.get(concept, 0) + records
+        self.numbers[concept] = self.numbers.get(concept, 0) + numbers
+        units = self.units.setdefault(concept, {})
+        units[unit, word] = units.get((unit, word), 0) + numbers
+
+
 class TableReader(Protocol):
     """Tables of one folder or database, with names in lower case."""
 
@@ -150,6 +174,9 @@ class TableReader(Protocol):
 
     def read(self, table: str, columns: Sequence[str], match: Match | None = None) -> Iterator[Batch]:
         """Read columns of a table, a batch of rows at a time; `match` selects rows."""
+
+    def count(self, table: str, concept: str, *, number: str | None = None, units: Sequence[str] = ()) -> TableCounts:
+        """Count rows and patients by concept."""
 
     def close(self) -> None:
         """Release what the reader holds open."""

@@ -148,7 +148,7 @@ class Vocabulary:
             self._read_concepts(Match(ids={"concept_id": new}))
         return {i: self._concepts[i] for i in sorted(wanted) if i in self._concepts}
 
-    def units(self, ids: Array) -> dict[int, str]:
+    def units(self, ids: Iterable[int] | Array) -> dict[int, str]:
         """Read the UCUM codes of unit concepts."""
         return {i: c.code for i, c in self.describe(ids).items() if c.vocabulary == "UCUM"}
 
