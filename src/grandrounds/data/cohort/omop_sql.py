@@ -141,10 +141,14 @@ class SqlTables:
                 self._schema = known[schema.lower()]
                 self._spelled = spell(self._schema)
                 return
-            self._spelled = spell(None)
+            listed = (
+                connection.dialect.name != "duckdb"
+            )  # which lists the tables of all schemas as those of the usual one
+            self._spelled = spell(None) if listed else {}
             if "person" in self._spelled:
                 return
-            having = [s for s in schemas if s != "information_schema" and "person" in spell(s)]
+            having = [s for s in schemas if not s.endswith("information_schema") and "person" in spell(s)]
+            having = [s for s in having if not listed and s.rpartition(".")[2] == "main"] or having
             if len(having) > 1:
                 raise BadInput(
                     f"{self.name} has the table person in {len(having)} schemas: {', '.join(having)}; "

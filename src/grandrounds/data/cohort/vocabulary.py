@@ -325,4 +325,5 @@ def _group(keys: Array, values: Array) -> dict[int, Array]:
     """Group values by key, each group sorted and without repetition."""
     order = np.argsort(keys, kind="stable")
     unique, starts = np.unique(keys[order], return_index=True)
-    return {int(k): np.unique(v) for k, v in zip(unique, np.split(values[order], starts[1:]), strict=True)}
+    parts = np.split(values[order], starts[1:]) if len(unique) else []
+    return {int(k): np.unique(v) for k, v in zip(unique, parts, strict=True)}
