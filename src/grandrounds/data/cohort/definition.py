@@ -212,6 +212,16 @@ class Cohort:
         sets += [s for feature in self.features for s in (feature.concepts, *feature.values)]
         return tuple(s for s in sets if s is not None)
 
+    def domain_sets(self) -> tuple[tuple[Domain, ConceptSet], ...]:
+        """List the domain and concept set of every read of records."""
+        sets: list[tuple[Domain, ConceptSet | None]] = [
+            ("condition", self.include.diagnoses),
+            ("condition", self.include.without_diagnoses),
+            ("measurement" if self.outcome.kind == "measurement" else "condition", self.outcome.concepts),
+        ]
+        sets += [(f.domain, f.concepts) for f in self.features if f.domain != "age" and f.domain != "sex"]
+        return tuple((domain, s) for domain, s in sets if s is not None)
+
     def to_dict(self) -> dict[str, object]:
         """Convert to plain values with every concept set written out; `parse_cohort` gives the same cohort back."""
         i, o = self.include, self.outcome

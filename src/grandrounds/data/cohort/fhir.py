@@ -7,6 +7,7 @@ in memory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import SEXES, ConceptSet, Domain
+from grandrounds.data.cohort.definition import SEXES, Cohort, ConceptSet, Domain
 from grandrounds.data.cohort.fhir_elements import (
     ABSENT,
     DAY,
@@ -64,6 +65,8 @@ _SAME = {"RxNorm Extension": "RxNorm", "ICD9Proc": "ICD9CM", "ICD10PCS": "ICD10C
 _NO_VISIT = (*ABSENT, "planned")
 _ICU = ("305351004", "309904001", "ICU", "PEDICU", "PEDNICU", "CCU")
 """Codes of intensive care: SNOMED CT of an admission to it and of the unit, and HL7's types of location."""
+_MOST_SEARCHED = 40  # codes: a search for more takes as long as parsing
+_SEARCHABLE = re.compile(r"[A-Za-z0-9.-]+")  # codes that JSON writes in one way
 _WRITE_TIME = "write a date such as 2020-12-31, or a time such as 2020-12-31T23:59:00Z"
 
 
@@ -109,7 +112,8 @@ class FhirSource:
         self._files = list_files(self._where)
         self._patients: dict[str, _Patient] | None = None
         self._encounters: dict[str, _Visit] | None = None
-        self._indexes: dict[str, RecordIndex] = {}
+        self._indexes: dict[str, tuple[frozenset[ConceptSet] | None, RecordIndex]] = {}
+        self._prepared: dict[str, frozenset[ConceptSet]] = {}
         self._notes: dict[str, None] = {}
 
     @property
@@ -125,6 +129,17 @@ class FhirSource:
     def close(self) -> None:
         """Release the records."""
         self._indexes.clear()
+
+    def prepare(self, cohort: Cohort) -> None:
+        """Note the concept sets of a cohort, so that lines with none of their codes are left out unparsed.
+
+        Args:
+            cohort: The cohort.
+        """
+        wanted: dict[str, set[ConceptSet]] = {kind: set() for kind in TYPES.values()}
+        for domain, concepts in cohort.domain_sets():
+            wanted[TYPES[domain]].add(concepts)
+        self._prepared = {kind: frozenset(sets) for kind, sets in wanted.items()}
 
     def persons(self) -> Persons:
         """Read the patients.
@@ -185,7 +200,7 @@ class FhirSource:
         Raises:
             BadInput: A line or an element of one of the records cannot be read; or the concepts are OMOP ids only.
         """
-        index = self._index(TYPES[domain])
+        index = self._index(TYPES[domain], concepts)
         matcher = self._match(concepts)
         if self._vocabulary is None:
             self._check_ids(concepts, index)
@@ -248,18 +263,27 @@ class FhirSource:
                         self._encounters[name] = visit
         return self._encounters
 
-    def _index(self, kind: str) -> RecordIndex:
-        """Read the resources of a type, once."""
-        if kind in self._indexes:
-            return self._indexes[kind]
-        rows = IndexBuilder({name: visit.end for name, visit in self._read_encounters().items()})
+    def _index(self, kind: str, concepts: ConceptSet) -> RecordIndex:
+        """Read the resources of a type once: those of the prepared concept sets where this is one of them, else all."""
+        covered, index = self._indexes.get(kind, (frozenset(), None))
+        if index is not None and (covered is None or concepts in covered):
+            return index
+        sets = self._prepared.get(kind, frozenset())
+        covered = sets if concepts in sets else None
+        matchers = [self._match(s) for s in covered or ()]
+        rows = IndexBuilder(
+            {name: visit.end for name, visit in self._read_encounters().items()},
+            None if covered is None else lambda codings: any(matches(codings) for matches in matchers),
+        )
         medications: dict[str, tuple[Coding, ...]] = {}
         if kind == "MedicationRequest":
             for file in self._files_of("Medication"):
                 medications |= {_read_id(line): read_codings(line.resource.get("code")) for line in read_lines(file)}
         add = {"Observation": add_observation, "Condition": add_condition, "Procedure": add_procedure}.get(kind)
+        # the codes of a medication may be in a file of their own
+        contains = None if covered is None or add is None else _find_any([m.pattern for m in matchers])
         for file in self._files_of(kind):
-            for line in read_lines(file):
+            for line in read_lines(file, contains):
                 if add is not None:
                     add(line, rows)
                 else:
@@ -267,8 +291,9 @@ class FhirSource:
         self._note(
             rows.unresolved, "{} medication requests name a Medication that is not in the export, and are left out"
         )
-        self._indexes[kind] = rows.build()
-        return self._indexes[kind]
+        index = rows.build()
+        self._indexes[kind] = (covered, index)
+        return index
 
 
 class _Matcher:
@@ -283,6 +308,16 @@ class _Matcher:
             if c.prefix:
                 self._begins[c.vocabulary] = (*self._begins.get(c.vocabulary, ()), _plain(c.vocabulary, c.code))
 
+    @property
+    def pattern(self) -> str | None:
+        """A pattern that is in every line with one of the codes; None where they are too many to search for."""
+        codes = [(v, c, '"') for v, c in sorted(self._codes)]
+        codes += [(v, c, "") for v, begins in sorted(self._begins.items()) for c in begins]
+        if len(codes) > _MOST_SEARCHED or not all(_SEARCHABLE.fullmatch(code) for _, code, _ in codes):
+            return None
+        parts = (r"\.?".join(code) if v.startswith("ICD") else re.escape(code) for v, code, _ in codes)
+        return "|".join(f'"{part}{end}' for part, (_, _, end) in zip(parts, codes, strict=True))
+
     def __call__(self, codings: tuple[Coding, ...]) -> bool:
         """Return True where one of the codings is in the set."""
         for system, code in codings:
@@ -292,6 +327,12 @@ class _Matcher:
                 if (vocabulary, plain) in self._codes or plain.startswith(self._begins.get(vocabulary, ())):
                     return True
         return False
+
+
+def _find_any(patterns: Sequence[str | None]) -> re.Pattern[bytes] | None:
+    """Compile a search for any of the patterns; None where one cannot be searched for."""
+    known = [p for p in patterns if p]
+    return re.compile("|".join(known).encode(), re.IGNORECASE) if len(known) == len(patterns) else None
 
 
 def _plain(vocabulary: str, code: str) -> str:

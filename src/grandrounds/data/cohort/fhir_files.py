@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -87,8 +88,12 @@ def list_files(where: Path) -> tuple[ResourceFile, ...]:
     return tuple(files)
 
 
-def read_lines(file: ResourceFile) -> Iterator[Line]:
+def read_lines(file: ResourceFile, contains: re.Pattern[bytes] | None = None) -> Iterator[Line]:
     """Parse the lines of a file.
+
+    Args:
+        file: The file.
+        contains: Lines in which this is not found are left out unparsed; None parses all.
 
     Raises:
         BadInput: A line is not JSON or another type of resource, or the file is cut short; with file and line.
@@ -97,6 +102,8 @@ def read_lines(file: ResourceFile) -> Iterator[Line]:
     try:
         with file.open() as stream:
             for number, text in enumerate(stream, start=1):
+                if contains is not None and text[-1:] == b"\n" and contains.search(text) is None:
+                    continue
                 resource = _parse(file.name, number, text)
                 if resource is None:
                     continue

@@ -116,16 +116,24 @@ class RecordIndex:
 class IndexBuilder:
     """Collects rows while files are read."""
 
-    def __init__(self, visit_ends: Mapping[str, int]) -> None:
+    def __init__(
+        self, visit_ends: Mapping[str, int], wants: Callable[[tuple[Coding, ...]], bool] | None = None
+    ) -> None:
         """Start empty.
 
         Args:
             visit_ends: The end of each visit, which is the time of a record that has none of its own.
+            wants: The codings to keep; None keeps all.
         """
         self._visit_ends = visit_ends
+        self._wants = wants
+        self._known: dict[tuple[Coding, ...], bool] = {}
         self._persons, self._visits, self._units, self._codings, self._words = (_Ids() for _ in range(5))
         self._columns: tuple[array[Any], ...] = tuple(array(kind) for kind in "iiqdiiib")
-        self._keys = array("q")
+        self._appends = tuple(column.append for column in self._columns)
+        self._keys, self._versions = array("q"), array("q")
+        self._line: Line | None = None
+        self._resources = 0
         self._faults: dict[int, str] = {}
         self.unresolved = 0  # medication requests whose medication is not in the export
 
@@ -143,8 +151,10 @@ class IndexBuilder:
             path: The element's path, for messages.
         """
         resource = line.resource
+        if not codings or (self._wants is not None and not self._is_wanted(codings)):
+            return
         person = read_reference(resource.get("subject"))
-        if person is None or not codings or read_reference_type(resource.get("subject")) not in ("Patient", ""):
+        if person is None or read_reference_type(resource.get("subject")) not in ("Patient", ""):
             return
         visit = read_reference(resource.get("encounter"))
         time, fault = _read_time(line, times)
@@ -155,30 +165,53 @@ class IndexBuilder:
         if element is not None and fault is None:
             value, unit, words, bound, fault = _read_value(line, element, path)
             flag |= bound
-        row = (
-            self._persons[person], self._visits[visit], time, value, self._units[unit], self._codings[codings],
-            self._words[words], flag,
-        )  # fmt: skip
         if fault is not None:
             self._faults[len(self._keys)] = fault
-        for column, cell in zip(self._columns, row, strict=True):
-            column.append(cell)
-        name = resource.get("id")
-        # a resource that comes again replaces its earlier version; the line tells resources without an id apart
-        self._keys.append(hash((name, path) if isinstance(name, str) else (line.file, line.number, path)))
+        self._append(
+            line,
+            (
+                self._persons[person], self._visits[visit], time, value, self._units[unit], self._codings[codings],
+                self._words[words], flag,
+            ),
+        )  # fmt: skip
+
+    def retract(self, line: Line) -> None:
+        """Note that a resource is not valid, which removes an earlier version of it."""
+        self._append(line, (_NONE, _NONE, NO_TIME, np.nan, _NONE, _NONE, _NONE, 0))
+
+    def _append(self, line: Line, row: tuple[Any, ...]) -> None:
+        for append, cell in zip(self._appends, row, strict=True):
+            append(cell)
+        if line is not self._line:
+            self._line = line
+            self._resources += 1
+        name = line.resource.get("id")
+        self._keys.append(hash(name if isinstance(name, str) else (line.file, line.number)))
+        self._versions.append(self._resources)
+
+    def _is_wanted(self, codings: tuple[Coding, ...]) -> bool:
+        assert self._wants is not None
+        wanted = self._known.get(codings)
+        if wanted is None:
+            wanted = self._known[codings] = self._wants(codings)
+        return wanted
 
     def build(self) -> RecordIndex:
         """Finish the index; of a resource that was exported twice the last version counts."""
         keys = np.frombuffer(self._keys, np.int64) if self._keys else np.zeros(0, np.int64)
-        last = len(keys) - 1 - np.unique(keys[::-1], return_index=True)[1]
-        kept = np.sort(last)
+        versions = np.frombuffer(self._versions, np.int64) if self._keys else np.zeros(0, np.int64)
+        names, place = np.unique(keys, return_inverse=True)
+        latest = np.zeros(len(names), np.int64)
+        np.maximum.at(latest, place, versions)
+        valid = np.frombuffer(self._columns[5], np.int32) >= 0 if self._keys else np.zeros(0, bool)
+        kept = np.flatnonzero((versions == latest[place]) & valid)
         person, visit, time, value, unit, codings, word, flag = (
             np.frombuffer(c, c.typecode)[kept] if c else np.zeros(0, c.typecode) for c in self._columns
         )
-        place = {int(row): i for i, row in enumerate(kept)} if self._faults else {}
+        moved = {int(row): i for i, row in enumerate(kept)} if self._faults else {}
         return RecordIndex(
             person, visit, time, value, unit, codings, word, flag,
-            faults={place[row]: text for row, text in self._faults.items() if row in place},
+            faults={moved[row]: text for row, text in self._faults.items() if row in moved},
             person_ids=_to_array(self._persons.values()),
             visit_ids=_to_array(self._visits.values()),
             units=_to_array(self._units.values()),
@@ -198,6 +231,7 @@ def add_observation(line: Line, rows: IndexBuilder) -> None:
     """Add an Observation, and each of its components as a row of its own."""
     resource = line.resource
     if read_status(resource) in ABSENT:
+        rows.retract(line)
         return
     rows.add(line, read_codings(resource.get("code")), _OBSERVED, element=resource)
     components = resource.get("component")
@@ -209,13 +243,17 @@ def add_observation(line: Line, rows: IndexBuilder) -> None:
 
 def add_condition(line: Line, rows: IndexBuilder) -> None:
     """Add a Condition, at the time it was recorded so that it was known by then; one that was refuted is left out."""
-    if not has_code(line.resource.get("verificationStatus"), "refuted", *ABSENT):
+    if has_code(line.resource.get("verificationStatus"), "refuted", *ABSENT):
+        rows.retract(line)
+    else:
         rows.add(line, read_codings(line.resource.get("code")), _DIAGNOSED)
 
 
 def add_procedure(line: Line, rows: IndexBuilder) -> None:
     """Add a Procedure that was done or begun."""
-    if read_status(line.resource) not in (*ABSENT, "not-done", "preparation"):
+    if read_status(line.resource) in (*ABSENT, "not-done", "preparation"):
+        rows.retract(line)
+    else:
         rows.add(line, read_codings(line.resource.get("code")), _PERFORMED)
 
 
@@ -233,6 +271,7 @@ def add_medication_request(line: Line, rows: IndexBuilder, medications: Mapping[
         or resource.get("intent") in _NO_ORDER
         or resource.get("doNotPerform") is True
     ):
+        rows.retract(line)
         return
     codings = read_codings(resource.get("medicationCodeableConcept"))
     reference = resource.get("medicationReference")
