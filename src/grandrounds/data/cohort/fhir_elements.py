@@ -118,7 +118,7 @@ def last_day(seconds: int, precision: Precision) -> int:
 
 def read_reference(element: object) -> str | None:
     """Read the id that a reference has: "Patient/1", "urn:uuid:1" and "https://host/fhir/Patient/1/_history/2" are all 1."""
-    reference = element.get("reference") if isinstance(element, Mapping) else None
+    reference = element.get("reference") if isinstance(element, dict) else None
     if not isinstance(reference, str) or not reference or "?" in reference:
         return None
     if reference.startswith("urn:"):
@@ -128,7 +128,7 @@ def read_reference(element: object) -> str | None:
 
 def read_reference_type(element: object) -> str:
     """Read the type that a reference names, "" where it names none."""
-    if not isinstance(element, Mapping):
+    if not isinstance(element, dict):
         return ""
     reference = element.get("reference")
     if isinstance(reference, str) and "/" in reference and not reference.startswith("urn:"):
@@ -140,13 +140,13 @@ def read_codings(concept: object) -> tuple[Coding, ...]:
     """Read the codings of a CodeableConcept, or of a list of them."""
     if isinstance(concept, list):
         return tuple(coding for part in concept for coding in read_codings(part))
-    codings = concept.get("coding") if isinstance(concept, Mapping) else None
+    codings = concept.get("coding") if isinstance(concept, dict) else None
     if not isinstance(codings, list):
         return ()
     return tuple(
         (str(c.get("system") or ""), c["code"])
         for c in codings
-        if isinstance(c, Mapping) and isinstance(c.get("code"), str)
+        if isinstance(c, dict) and isinstance(c.get("code"), str)
     )
 
 

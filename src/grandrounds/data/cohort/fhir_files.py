@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from grandrounds.core.errors import BadInput
 
@@ -38,8 +38,7 @@ class ResourceFile:
     open: Opener
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A parsed line, with its place for messages."""
 
     file: str

@@ -133,7 +133,9 @@ class IndexBuilder:
         self._appends = tuple(column.append for column in self._columns)
         self._keys, self._versions = array("q"), array("q")
         self._line: Line | None = None
-        self._resources = 0
+        self._resources = self._key = self._time = self._flag = 0
+        self._person = self._visit = _NONE
+        self._fault: str | None = None
         self._faults: dict[int, str] = {}
         self.unresolved = 0  # medication requests whose medication is not in the export
 
@@ -150,17 +152,13 @@ class IndexBuilder:
             element: The element with its value; None where it has no value.
             path: The element's path, for messages.
         """
-        resource = line.resource
         if not codings or (self._wants is not None and not self._is_wanted(codings)):
             return
-        person = read_reference(resource.get("subject"))
-        if person is None or read_reference_type(resource.get("subject")) not in ("Patient", ""):
+        if line is not self._line:
+            self._start(line, times)
+        if self._person == _NONE:
             return
-        visit = read_reference(resource.get("encounter"))
-        time, fault = _read_time(line, times)
-        flag = 0
-        if time == NO_TIME and fault is None and visit is not None:
-            time, flag = self._visit_ends.get(visit, NO_TIME), FROM_VISIT
+        flag, fault = self._flag, self._fault
         value, unit, words = np.nan, None, None
         if element is not None and fault is None:
             value, unit, words, bound, fault = _read_value(line, element, path)
@@ -168,25 +166,36 @@ class IndexBuilder:
         if fault is not None:
             self._faults[len(self._keys)] = fault
         self._append(
-            line,
             (
-                self._persons[person], self._visits[visit], time, value, self._units[unit], self._codings[codings],
+                self._person, self._visit, self._time, value, self._units[unit], self._codings[codings],
                 self._words[words], flag,
-            ),
+            )
         )  # fmt: skip
+
+    def _start(self, line: Line, times: tuple[str, ...]) -> None:
+        """Read what all rows of a resource share: the patient, the visit and the time."""
+        self._line = line
+        self._resources += 1
+        resource = line.resource
+        name, subject = resource.get("id"), resource.get("subject")
+        self._key = hash(name if isinstance(name, str) else (line.file, line.number))
+        person = read_reference(subject) if read_reference_type(subject) in ("Patient", "") else None
+        visit = read_reference(resource.get("encounter"))
+        self._person, self._visit = self._persons[person], self._visits[visit]
+        self._time, self._fault = _read_time(line, times)
+        self._flag = 0
+        if self._time == NO_TIME and self._fault is None and visit is not None:
+            self._time, self._flag = self._visit_ends.get(visit, NO_TIME), FROM_VISIT
 
     def retract(self, line: Line) -> None:
         """Note that a resource is not valid, which removes an earlier version of it."""
-        self._append(line, (_NONE, _NONE, NO_TIME, np.nan, _NONE, _NONE, _NONE, 0))
+        self._start(line, ())
+        self._append((_NONE, _NONE, NO_TIME, np.nan, _NONE, _NONE, _NONE, 0))
 
-    def _append(self, line: Line, row: tuple[Any, ...]) -> None:
+    def _append(self, row: tuple[Any, ...]) -> None:
         for append, cell in zip(self._appends, row, strict=True):
             append(cell)
-        if line is not self._line:
-            self._line = line
-            self._resources += 1
-        name = line.resource.get("id")
-        self._keys.append(hash(name if isinstance(name, str) else (line.file, line.number)))
+        self._keys.append(self._key)
         self._versions.append(self._resources)
 
     def _is_wanted(self, codings: tuple[Coding, ...]) -> bool:
@@ -236,7 +245,7 @@ def add_observation(line: Line, rows: IndexBuilder) -> None:
     rows.add(line, read_codings(resource.get("code")), _OBSERVED, element=resource)
     components = resource.get("component")
     for i, component in enumerate(components if isinstance(components, list) else ()):
-        if isinstance(component, Mapping):
+        if isinstance(component, dict):
             codings = read_codings(component.get("code"))
             rows.add(line, codings, _OBSERVED, element=component, path=f"component[{i}].")
 
@@ -275,7 +284,7 @@ def add_medication_request(line: Line, rows: IndexBuilder, medications: Mapping[
         return
     codings = read_codings(resource.get("medicationCodeableConcept"))
     reference = resource.get("medicationReference")
-    if not codings and isinstance(reference, Mapping):
+    if not codings and isinstance(reference, dict):
         found = _find_contained(resource, reference) or medications.get(read_reference(reference) or "")
         if found is None:
             rows.unresolved += 1
@@ -288,7 +297,7 @@ def _find_contained(resource: Mapping[str, Any], reference: Mapping[str, Any]) -
     name, parts = reference.get("reference"), resource.get("contained")
     if not isinstance(name, str) or not name.startswith("#") or not isinstance(parts, list):
         return None
-    mine = next((p for p in parts if isinstance(p, Mapping) and p.get("id") == name[1:]), None)
+    mine = next((p for p in parts if isinstance(p, dict) and p.get("id") == name[1:]), None)
     return None if mine is None else read_codings(mine.get("code"))
 
 
@@ -298,7 +307,7 @@ def _read_time(line: Line, elements: Iterable[str]) -> tuple[int, str | None]:
         outer, _, inner = path.partition(".")
         text: object = line.resource.get(outer)
         if inner:
-            text = text.get(inner) if isinstance(text, Mapping) else None
+            text = text.get(inner) if isinstance(text, dict) else None
         if text is None:
             continue
         try:
@@ -314,7 +323,7 @@ def _read_value(
     """Read the value of an Observation or component: number, unit, codings, flag and fault."""
     quantity = element.get("valueQuantity")
     if quantity is not None:
-        if not isinstance(quantity, Mapping):
+        if not isinstance(quantity, dict):
             return np.nan, None, None, 0, line.fault(f"{path}valueQuantity", quantity, "write a value and a unit")
         number = quantity.get("value")
         unit = quantity.get("code") or quantity.get("unit")
