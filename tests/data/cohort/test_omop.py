@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.cohort import omop_example as example
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.counts import count_concepts
 from grandrounds.data.cohort.definition import parse_cohort
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.sources import open_source
+from tests.data.cohort import omop_example as example
 
 POSTGRES = next(
     (
@@ -150,7 +150,7 @@ def test_records_that_were_not_prepared_are_the_same(tmp_path):
 
 
 def test_codes_match_source_values_where_there_is_no_vocabulary(tmp_path):
-    none = {name: None for name in ("CONCEPT", "CONCEPT_RELATIONSHIP", "CONCEPT_ANCESTOR")}
+    none = dict.fromkeys(("CONCEPT", "CONCEPT_RELATIONSHIP", "CONCEPT_ANCESTOR"))
     source = open_source(example.write_folder(tmp_path / "omop", **none))
     extracted = extract_table(COHORT, source)
     columns = extracted.table.columns
