@@ -323,8 +323,6 @@ def _match_words(codes: Sequence[Code]) -> WordMatch:
 
 def _group(keys: Array, values: Array) -> dict[int, Array]:
     """Group values by key, each group sorted and without repetition."""
-    if not len(keys):
-        return {}
     order = np.argsort(keys, kind="stable")
     unique, starts = np.unique(keys[order], return_index=True)
     parts = np.split(values[order], starts[1:]) if len(unique) else []
