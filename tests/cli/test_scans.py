@@ -72,14 +72,14 @@ def test_faults_of_the_command_are_one_sentence(export, tmp_path):
 def test_four_hospitals_train_on_dicom(tmp_path):
     pytest.importorskip("torch")
     rng = np.random.default_rng(0)
-    rows = [["folder", "dx", "patient", "hospital"]]
+    rows = [["folder", "dx", "patient", "hospital", "split"]]
     for site in "ABCD":
-        for i in range(16):
+        for i in range(12):
             values = rng.normal(0, 60, (3, 20, 20))
-            values[:, 5:14, 5:14] += 200 * (i % 2)
+            values[:, 5:14, 5:14] += 300 * (i % 2)
             name = f"{site}/p{i:02d}"
             save_ct(tmp_path / "scans" / name, values.astype(np.int16), study=name, PatientName=NAME, PatientID=f"SECRET{i}")
-            rows.append([name, "nodule" if i % 2 else "clear", f"{site}{i}", site])
+            rows.append([name, "nodule" if i % 2 else "clear", f"{site}{i}", site, "test" if i < 4 else "train"])
     with (tmp_path / "manifest.csv").open("w", newline="") as opened:
         csv.writer(opened).writerows(rows)
     (tmp_path / "run.toml").write_text(
@@ -91,6 +91,7 @@ label = "dx"
 event = "nodule"
 patient = "patient"
 site = "hospital"
+part = "split"
 size = 16
 
 [data.scan]
@@ -103,16 +104,18 @@ series = { Modality = "CT" }
 name = "small-cnn"
 
 [method]
-rounds = 4
+rounds = 3
 
 [train]
-epochs = 3
+epochs = 2
+lr = 0.1
 """.strip()
     )
     done = rounds("run", tmp_path / "run.toml", "--out", tmp_path / "run", "--quiet")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["final"]["auroc"] > 0.9 and set(summary["per_site"]) == set("ABCD")
+    assert {site["count"] for site in summary["per_site"].values()} == {12}  # slices of the four patients for the test
     assert 'window = "soft tissue"' in (tmp_path / "run" / "experiment.toml").read_text()
     for folder, _, files in os.walk(tmp_path / "run"):  # nothing that identifies is in the run folder
         for name in files:

@@ -40,6 +40,17 @@ def test_pictures_are_the_consortiums(tmp_path):
     assert (held.shape, len(held)) == ((3, 12, 10), 0)
 
 
+def test_scans_are_read_as_the_consortium_agreed(tmp_path):
+    scan = {"window": [40, 400], "spacing": 1.0, "slices": "every 4", "series": {"Modality": "CT"}}
+    asked = '[data.scan]\nwindow = "bone"\nplane = "sagittal"\n'
+    data = submitted(tmp_path, {**PICTURES, "scan": scan}, asked)["data"]
+    assert data["scan"] == {
+        "window": [40.0, 400.0], "spacing": [1.0, 1.0], "slices": "every 4", "plane": "acquired", "fit": "auto", "volume": 1,
+        "series": {"Modality": "CT"},
+    }  # fmt: skip
+    assert submitted(tmp_path, PICTURES, asked)["data"]["scan"]["window"] == "tags"
+
+
 def test_masks_are_the_sites_own_or_made_of_strokes(tmp_path):
     assert submitted(tmp_path, {**PICTURES, "masks": True})["data"]["masks"] == AT_SITES
     assert submitted(tmp_path, PICTURES, '[data]\nmasks = "strokes"\n')["data"]["masks"] == STROKES

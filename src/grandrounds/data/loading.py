@@ -285,8 +285,8 @@ def split_site_rows(
         return Rows(train=nothing, val=nothing, test=mine)
     part = plan.data.get("part")
     official: Rows | None = None
-    if part is not None and isinstance(data, Dataset) and plan.split.official and plan.split.scheme == "within":
-        official = rows_by_part(data.table, part, mine)
+    if part is not None and plan.split.official and plan.split.scheme == "within":
+        official = rows_by_part(data.table if isinstance(data, Dataset) else Table(data.columns, data.name), part, mine)
         if len(official.val) or not len(official.train):
             return official
         mine, test = official.train, 0.0

@@ -70,7 +70,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
         [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
     )
     pool = np.setdiff1d(np.arange(len(data)), reference_rows)
-    official = _official(plan.split, data, pool)
+    official = pool[:0] if plan.data.get("part") else _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
     if without and (keep_setup or not by_column):
         check_known_sites(without, sites)

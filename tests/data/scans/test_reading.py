@@ -213,3 +213,71 @@ def test_series_are_not_chosen_by_unknown_or_identifying_tags(scans, tag):
 def test_options_survive_their_plain_form():
     options = parse_options({"window": "bone", "spacing": 2, "slices": "every 3", "series": {"Modality": "CT"}})
     assert parse_options(options.to_dict()) == options and ScanOptions().to_dict() == {}
+
+
+@pytest.mark.parametrize("by", ["reference", "place"])
+def test_masks_of_a_dicom_segmentation(scans, by):
+    from pydicom.dataset import Dataset
+
+    folder, values = scans
+    inside = np.zeros((5, 12, 10), bool)
+    inside[1, 2:5, 3:6], inside[3, 4:8, 1:9] = True, True
+    for name, study in (("p0", "s0"), ("p1", "s1")):
+        ds = dicom(np.stack([inside[3], inside[1]]).astype(np.uint8), study=study, series="seg", Modality="SEG")
+        ds.BitsAllocated = ds.BitsStored = 1
+        ds.HighBit = 0
+        ds.PixelData = np.packbits(np.stack([inside[3], inside[1]]).ravel(), bitorder="little").tobytes()
+        ds.PerFrameFunctionalGroupsSequence = []
+        for i in (3, 1):
+            source, derivation, plane, group = (Dataset() for _ in range(4))
+            if by == "reference":
+                source.ReferencedSOPInstanceUID = uid(study, "series", 5 - i)
+                derivation.SourceImageSequence = [source]
+                group.DerivationImageSequence = [derivation]
+            else:
+                plane.ImagePositionPatient = [0.0, 0.0, 100.0 + 2.0 * i]
+                group.PlanePositionSequence = [plane]
+            ds.PerFrameFunctionalGroupsSequence.append(group)
+        save(ds, folder / f"{name}.seg")
+    images = read(folder, {"folder": ["p0", "p1"], "mask": ["p0.seg", "p1.seg"]}, slices="mask")
+    assert np.array_equal(images.masks, np.concatenate([inside[[1, 3]]] * 2))
+    assert np.array_equal(images.pixels[..., 0], grey(np.concatenate([v[[1, 3]] for v in values])))
+    if by == "reference":
+        with pytest.raises(BadInput, match="refer to no slice"):
+            read(folder, {"folder": ["p0", "p1"], "mask": ["p1.seg", "p0.seg"]}, slices="mask")
+
+
+def test_a_missing_package_is_named(scans, monkeypatch):
+    import sys
+
+    for module in ("pydicom", "nibabel"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BadInput, match=r"reading DICOM needs pydicom; run: pip install 'grandrounds\[scans\]'") as e:
+        read(scans[0], {"folder": ["p0", "p1"]})
+    assert e.value.code == "missing-package"
+    (scans[0] / "a.nii").write_bytes(b"x")
+    with pytest.raises(BadInput, match="needs nibabel"):
+        read(scans[0], {"file": ["a.nii", "a.nii"], "slice": [1, 2]})
+
+
+@pytest.mark.data("ham10000")
+def test_skin_lesions_written_as_dicom_have_the_same_pixels(tmp_path):
+    """240 dermatoscopic images of HAM10000 as colour DICOM files, as they are and RLE compressed, and read back."""
+    from pydicom.uid import RLELossless
+
+    from grandrounds.data.sets.catalog import find_entry
+
+    held = find_entry("ham10000").load()
+    images = held.take(np.linspace(0, len(held) - 1, 240).astype(int))
+    for i, pixels in enumerate(images.pixels):
+        ds = dicom(pixels, study=f"lesion {i}", photometric="RGB", Modality="XC", spacing=None)
+        if i % 2:
+            ds.compress(RLELossless)
+        save(ds, tmp_path / f"{i:03d}")
+    table = Table.from_mapping(
+        {"file": [f"{i:03d}" for i in range(240)], "dx": images.label.tolist(), "lesion": images.patient.tolist(),
+         "source": images.site.tolist()}, source="manifest.csv",
+    )  # fmt: skip
+    again = read_scans(tmp_path, table, label="dx", patient="lesion", site="source", options=ScanOptions())
+    assert np.array_equal(again.pixels, images.pixels) and again.label.tolist() == images.label.tolist()
+    assert again.site.tolist() == images.site.tolist() and again.patient.tolist() == images.patient.tolist()

@@ -48,13 +48,20 @@ class _File:
 
     def open(self) -> Any:
         if self.dataset is None:
-            pydicom = load_pydicom("reading DICOM")
-            try:
-                with quiet_pydicom():
-                    self.dataset = pydicom.dcmread(self.header.path, force=True)
-            except Exception:  # as in series.read_header
-                raise _damaged(self.header.path) from None
+            self.dataset = self._read()
         return self.dataset
+
+    def tags(self) -> Any:
+        """Read the tags alone, unless the file is open."""
+        return self._read(stop_before_pixels=True) if self.dataset is None else self.dataset
+
+    def _read(self, **options: bool) -> Any:
+        pydicom = load_pydicom("reading DICOM")
+        try:
+            with quiet_pydicom():
+                return pydicom.dcmread(self.header.path, force=True, **options)
+        except Exception:  # as in series.read_header
+            raise _damaged(self.header.path) from None
 
     def close(self) -> None:
         self.dataset = None
@@ -96,7 +103,7 @@ def open_series(series: Series, *, where: str = "", refuse: bool = True) -> Volu
 
     def show(i: int, pixels: Array) -> Array:
         file, frame = places[i]
-        return apply_file_window(file.open(), frame, pixels, source=str(file.header.path))
+        return apply_file_window(file.tags(), frame, pixels, source=str(file.header.path))
 
     return Volume(
         source=where,
@@ -110,6 +117,9 @@ def open_series(series: Series, *, where: str = "", refuse: bool = True) -> Volu
         inverse=first.inverse,
         modality=first.modality,
         findings=findings,
+        instances=tuple(h.instance for h in series.files) if len(files) == len(places) else (),
+        normal=None if first.normal is None else tuple(float(v) for v in first.normal),
+        depths=_slice_depths(files),
     )
 
 
@@ -135,7 +145,7 @@ def _frame_order(files: Sequence[_File]) -> list[tuple[_File, int]]:
 
 def _frame_depths(file: _File) -> list[float]:
     """Compute the places of the frames along the normal; none where a frame does not say."""
-    groups = file.open().get("PerFrameFunctionalGroupsSequence") or ()
+    groups = file.tags().get("PerFrameFunctionalGroupsSequence") or ()
     if len(groups) != file.header.frames or file.header.normal is None:
         return []
     out = []
@@ -146,6 +156,14 @@ def _frame_depths(file: _File) -> list[float]:
         place = np.array([float(v) for v in plane[0].ImagePositionPatient])
         out.append(round(float(np.dot(file.header.normal, place)), 4))
     return out
+
+
+def _slice_depths(files: Sequence[_File]) -> tuple[float, ...]:
+    """List the places of slices along the normal; none where one is unknown."""
+    if len(files) == 1 and files[0].header.frames > 1:
+        return tuple(sorted(_frame_depths(files[0])))
+    places = [file.header.depth for file in files]
+    return tuple(p for p in places if p is not None) if None not in places else ()
 
 
 def _slice_distance(series: Series, files: Sequence[_File]) -> float | None:

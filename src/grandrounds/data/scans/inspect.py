@@ -38,13 +38,23 @@ class ScanInspection:
     masks: Array | None = None
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """Facts of one scan that are compared with those of others; its pixels are not kept."""
+
+    where: str
+    modality: str
+    colour: bool
+    spacing: float | None  # mm between rows
+
+
 @dataclass
 class _Tally:
     """Findings counted by kind."""
 
     total: int
     seen: dict[tuple[Level, str], list[tuple[str, str]]] = field(default_factory=dict)
-    volumes: list[Volume] = field(default_factory=list)
+    facts: list[_Facts] = field(default_factory=list)
 
     def add(self, level: Level, code: str, text: str, where: str) -> None:
         self.seen.setdefault((level, code), []).append((text, where))
@@ -109,7 +119,7 @@ def inspect_scans(
 def _collect(open_scan: Callable[[], Volume], row: ManifestRow, tally: _Tally) -> Callable[[], Volume]:
     """Open a scan once, and note its findings."""
     volume = open_scan()
-    tally.volumes.append(volume)
+    tally.facts.append(_Facts(row.where, volume.modality, volume.colour, volume.spacing[1]))
     for finding in volume.findings:
         if finding.code in (NO_SPACING, NO_WINDOW):  # an error where it is needed, which reading names
             continue
@@ -127,24 +137,24 @@ def _check_together(
     except BadInput as e:
         tally.add("error", e.code, str(e), "")
     _check_spacing(tally, options)
-    modalities = sorted({v.modality for v in tally.volumes if v.modality})
+    modalities = sorted({v.modality for v in tally.facts if v.modality})
     if len(modalities) > 1:
         text = f"scans of {len(modalities)} modalities, {', '.join(modalities)}: choose one with data.scan.series"
         tally.seen["warning", SEVERAL_MODALITIES] = [(text, "all rows")]
-    if options.window == TAGS and any(not v.colour for v in tally.volumes):
+    if options.window == TAGS and any(not v.colour for v in tally.facts):
         text = "each file is shown in the window that it states, which differs between scanners: agree on data.scan.window"
         tally.seen["warning", WINDOW] = [(text, "all rows")]
 
 
 def _check_spacing(tally: _Tally, options: ScanOptions) -> None:
     """Find scans whose pixels are far from the agreed spacing, or spacings that differ where none is agreed."""
-    stated = [(v, v.spacing[1]) for v in tally.volumes if v.spacing[1]]
+    stated = [(v.where, v.spacing) for v in tally.facts if v.spacing]
     if options.spacing:
         wanted = options.spacing[0]
-        for volume, mm in stated:
+        for where, mm in stated:
             if mm > _FAR * wanted:
                 text = f"pixels of {mm:.3g} mm where {wanted:g} mm is agreed: details are missing"
-                tally.add("warning", SPACING, text, volume.source)
+                tally.add("warning", SPACING, text, where)
         return
     values = [mm for _, mm in stated]
     if values and max(values) > _FAR * min(values):

@@ -151,7 +151,13 @@ def _list_nifti(path: Path, folder: Path, *, number: int) -> ListedScan:
             raise
         return ListedScan(number, name, modality="NIfTI", findings=(ScanFinding("error", e.code, str(e)),))
     return ListedScan(
-        number, name, modality="NIfTI", slices=volume.count, size=volume.size, spacing=volume.spacing, open=lambda: volume
+        number,
+        name,
+        modality="NIfTI",
+        slices=volume.count,
+        size=volume.size,
+        spacing=volume.spacing,
+        open=lambda: open_nifti(path),
     )
 
 

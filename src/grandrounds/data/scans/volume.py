@@ -52,6 +52,9 @@ class Volume:
     inverse: bool = False  # low values are bright
     modality: str = ""
     findings: tuple[ScanFinding, ...] = ()  # for the hospital's staff
+    instances: tuple[str, ...] = ()  # SOPInstanceUID of each slice of a DICOM series, to which masks refer
+    normal: tuple[float, ...] | None = None  # direction across the slices of a DICOM series
+    depths: tuple[float, ...] = ()  # places of its slices in mm along the normal
 
     def read(self, indices: Sequence[int] | None = None) -> Array:
         """Read slices, all by default."""
