@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.api.progress import RunProgress, exchange_progress
-from grandrounds.api.sources import Settings, apply_settings, memory_rows
+from grandrounds.api.sources import Settings, apply_settings, cohort_value, memory_rows
 from grandrounds.core.errors import BadInput
+from grandrounds.data.cohort.agreed import read_agreed, write_agreed
+from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.table import missing_mask
 from grandrounds.statistics.table_rows import TableRequest, choose_terms, split_sites
 from grandrounds.statistics.table_terms import MOST_LEVELS
@@ -38,6 +40,7 @@ def table1(
     categorical: Sequence[str] = (),
     tests: bool = True,
     least: int = 5,
+    cohort: Any = None,
     secure: bool = False,
     settings: Settings = (),
     out: str | Path | None = None,
@@ -57,6 +60,7 @@ def table1(
         categorical: Columns of numbers whose values are categories. Numbers 0 and 1 are.
         tests: Test for differences between groups: Welch's t, ANOVA, chi-squared, Fisher's exact, Kruskal-Wallis.
         least: Fewest patients of a count or mean that is shown.
+        cohort: The cohort file by which the table is made from clinical records; `data` is then their folder, zip or SQL URL.
         secure: Use secure aggregation: the server receives sums over hospitals and no hospital's own. The table then has no
             columns of single sites.
         settings: Further settings by their names in the experiment file.
@@ -83,13 +87,14 @@ def table1(
         tests,
         least,
     )
-    return describe(data, request, secure=secure, settings=settings, out=out, progress=progress)[0]
+    return describe(data, request, cohort=cohort, secure=secure, settings=settings, out=out, progress=progress)[0]
 
 
 def describe(
     data: Any,
     request: TableRequest,
     *,
+    cohort: Any = None,
     secure: bool = False,
     settings: Settings = (),
     out: str | Path | None = None,
@@ -99,7 +104,9 @@ def describe(
 
     Args:
         data: As in `table1`.
-        request: Columns, groups and rules; `site` may be "" for a data set that has one of its own.
+        request: Columns, groups and rules; `site` may be "" for a data set that has one of its own, and for records of several
+            hospitals.
+        cohort: The cohort file, for clinical records.
         secure: Use secure aggregation.
         settings: Further settings.
         out: The run folder.
@@ -116,8 +123,12 @@ def describe(
     from grandrounds.runs.runner import new_folder
     from grandrounds.statistics.table_result import TableOne
 
-    table, usual = read_source(data)
+    agreed = None if cohort is None else read_agreed(cohort_value(cohort))
+    table, usual = read_source(data) if agreed is None else read_records(data, agreed)
     request = replace(request, site=request.site or usual or "")
+    if agreed is not None and not request.columns:
+        described = [*(f.name for f in agreed.features), agreed.outcome.name]
+        request = replace(request, columns=tuple(name for name in described if name != request.group))
     if not request.site:
         raise BadInput(
             f"which column of {table.source} names the hospital? It has {', '.join(table.names[:20])} (give site=)",
@@ -127,7 +138,7 @@ def describe(
     terms, left_out = choose_terms(table, request)
     rows = table if request.group else table.with_columns({_NO_GROUP: np.arange(len(table)) % 2})
     name = Path(table.source).name.split(".")[0] or "table"
-    built = apply_settings(_build(terms, request, name=name, secure=secure), settings)
+    built = apply_settings(_build(terms, request, name=name, secure=secure, cohort=agreed), settings)
     if out is None:  # rows in memory have no name in the plan
         out = new_folder(Path("runs"), f"{name}-table1-seed{built.seed}")
     with exchange_progress(progress) as report:
@@ -146,7 +157,9 @@ def _tell_gaps(table: Table, request: TableRequest) -> tuple[str, ...]:
     return (f"rows without a value of '{request.group}', which are left out: {count}",)
 
 
-def _build(terms: TableTerms, request: TableRequest, *, name: str, secure: bool) -> Experiment:
+def _build(
+    terms: TableTerms, request: TableRequest, *, name: str, secure: bool, cohort: Cohort | None = None
+) -> Experiment:
     """Build the experiment of a Table 1: all rows, no model. Runs have a label: the group, or a column of no meaning."""
     from grandrounds.data.loading import DATA_FRAME
     from grandrounds.experiment.experiment import Experiment
@@ -161,6 +174,7 @@ def _build(terms: TableTerms, request: TableRequest, *, name: str, secure: bool)
         "kinds": kinds,
         "drop_unlabelled": True,
         "max_categories": MOST_LEVELS,
+        "cohort": None if cohort is None else write_agreed(cohort),
     }
     if request.group and len(terms.groups) == 2:
         data["event"] = terms.groups[1]  # no group of two is an event here, but a run of classes names one
@@ -183,6 +197,25 @@ def _build(terms: TableTerms, request: TableRequest, *, name: str, secure: bool)
     if secure:
         values["privacy"] = {"secure": True}
     return Experiment.parse(values, where="settings")
+
+
+def read_records(data: Any, cohort: Cohort) -> tuple[Table, str | None]:
+    """Read the table of a cohort from clinical records.
+
+    Args:
+        data: Records of one hospital, or a folder with those of several.
+        cohort: The cohort.
+
+    Returns:
+        The rows; the column of hospitals, where there are several.
+
+    Raises:
+        BadInput: The records cannot be read.
+    """
+    from grandrounds.data.cohort.hospitals import SITE, read_cohort_table
+
+    table = read_cohort_table(cohort, data)
+    return table, SITE if SITE in table.columns else None
 
 
 def read_source(data: Any) -> tuple[Table, str | None]:

@@ -79,7 +79,7 @@ def build_experiment(
     roles: Values = {"label": label, "event": event, "task": task, "duration": time, "site": site, "patient": patient}
     data = {name: value for name, value in roles.items() if value is not None} | ({"drop": drop_list} if drop else {})
     if cohort is not None:
-        data["cohort"] = _cohort_value(cohort)
+        data["cohort"] = cohort_value(cohort)
     changes: Values = {"data": data} if data else {}
     _merge(changes, _named_section("method", method))
     _merge(changes, _named_section("model", model))
@@ -129,7 +129,7 @@ def memory_rows(value: Any) -> Any:
     return None
 
 
-def _cohort_value(cohort: Any) -> Any:
+def cohort_value(cohort: Any) -> Any:
     """Return `data.cohort` of a cohort file or of a Cohort in memory."""
     from grandrounds.data.cohort.agreed import write_agreed
     from grandrounds.data.cohort.definition import Cohort

@@ -89,13 +89,16 @@ def opening_entry(
     sites: Mapping[str, bytes],
     keys: str,
     repeats: Mapping[str, object] | None = None,
+    cohort: str | None = None,
 ) -> Content:
     """Create the first entry: the keys that sign the ledger, and its first round.
 
-    `repeats`: the earlier run that this one repeats without a site that withdrew, by its ledger's head and its model.
+    `repeats`: the earlier run that this one repeats without a site that withdrew, by its ledger's head and its model. `cohort`:
+    digest of the cohort that the plan has.
     """
     all_keys = {"server": server.hex(), "sites": {site: key.hex() for site, key in sites.items()}, "made": keys}
     entry = {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": all_keys, "version": VERSION}
+    entry |= {} if cohort is None else {"cohort": cohort}
     return entry if repeats is None else {**entry, "repeats": dict(repeats)}
 
 
@@ -219,6 +222,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "keys": (dict, True),
         "version": (int, False),
         "repeats": (dict, False),
+        "cohort": (str, False),
     },
     ROUND: {
         "run": (str, True),

@@ -171,6 +171,27 @@ def verify(
 
 
 @app.command()
+def agree(
+    source: Annotated[
+        Path, typer.Argument(metavar="consortium.toml", help="The file with the changed [data]: cohort or columns.")
+    ],
+    out: Annotated[Path, typer.Option(help="The provisioned folder.")],
+) -> None:
+    """Change the agreed data: write cohort and schema into all folders and sign them; keys do not change.
+
+    Each site accepts its folder with `rounds site accept`, which shows the change and asks. Until then it refuses plans with
+    the new cohort (other-cohort).
+    """
+    from grandrounds.deploy.provision import change_agreement
+
+    consortium = change_agreement(source, out)
+    cohort = consortium.data.get("cohort")
+    if cohort is not None:
+        echo(f"cohort '{cohort['definition']['name']}': digest {cohort['digest']}")
+    echo(AGAIN.format(""))
+
+
+@app.command()
 def renew(out: Out) -> None:
     """Renew the certificates of SuperLink, gateway and operators with the same authorities; sites need no change."""
     from grandrounds.deploy import renewal

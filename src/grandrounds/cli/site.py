@@ -24,6 +24,8 @@ from grandrounds.cli.scans import show_progress
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from grandrounds.protocol.peers import Changes
 
 
@@ -277,13 +279,15 @@ def accept(
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Accept a changed list of sites without a question: its fingerprints were compared."
+            "--yes",
+            help="Accept a changed list of sites and changed data without a question: fingerprints and changes were compared.",
         ),
     ] = False,
 ) -> None:
     """Accept files that the server signed: renewed files, a new server key signed by the old one, keys of other sites.
 
-    If sites were added or removed, or have another key, the command prints that and asks. Compare fingerprints with the
+    If the agreed data changed, such as the cohort, the command prints each change and asks. If sites were added or removed, or
+    have another key, it prints that and asks. Compare fingerprints with the
     hospitals themselves first: the list protects against a dishonest server. Exit code 1: the answer was no, and nothing
     was accepted.
 
@@ -291,12 +295,33 @@ def accept(
     """
     from grandrounds.deploy.handover import accept
 
-    other = accept(folder, handed, lambda changes: _confirm_changes(changes, yes=yes))
+    other = accept(
+        folder,
+        handed,
+        lambda changes: _confirm_changes(changes, yes=yes),
+        lambda lines: _confirm_data(lines, yes=yes),
+    )
     if other is None:
         echo("nothing was accepted")
         raise typer.Exit(1)
     outcome = "the new server key is accepted" if other else "accepted; the server key is the same"
     echo(f"{folder}: {outcome}; restart a running site to use it")
+
+
+def _confirm_data(lines: Sequence[str], *, yes: bool) -> bool:
+    """Show how the agreed data changed, and ask whether the hospital approves."""
+    from grandrounds.core.errors import BadInput
+
+    for line in lines:
+        echo(f"agreed data: {line}")
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise BadInput(
+            "the agreed data have changed: let the person who approves the use of data read the changes above, then add --yes",
+            code="unconfirmed-data",
+        )
+    return typer.confirm("Does this hospital approve these data?")
 
 
 def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
@@ -375,17 +400,21 @@ def start(
     from grandrounds.cli.site_report import PAGE, write_check
     from grandrounds.core.errors import BadInput
     from grandrounds.data.quality.assess import read_and_assess
+    from grandrounds.deploy.handover import refuse_changed_cohort
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     site_folder = SiteFolder(folder)
     schema = site_folder.schema()
+    refuse_changed_cohort(folder)
     if schema is None:
         count = len(site_folder.rows(data, query=query))
     else:
         with show_progress():
-            examined, rows = read_and_assess(schema, data, query=query, form=site_folder.form())
+            examined, rows = read_and_assess(
+                schema, data, query=query, form=site_folder.form(), vocabulary=site_folder.vocabulary()
+            )
         count = examined.rows
         page = site_folder.state / PAGE
         write_check(page, examined, schema, rows, [])

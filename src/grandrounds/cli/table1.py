@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Query, Quiet, Reading, Set, expand_options, show_reading
+from grandrounds.cli.options import CohortFile, Query, Quiet, Reading, Set, expand_options, show_reading
 from grandrounds.cli.terminal import Terminal, echo
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def table1(
     ] = None,
     tests: Annotated[bool, typer.Option("--tests/--no-tests", help="Test for differences between groups.")] = True,
     least: Annotated[int, typer.Option("--least", min=2, help="Fewest patients of a count that is shown.")] = 5,
+    cohort: CohortFile = None,
     query: Query = None,
     reading: Reading = Reading(),
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV to this file.")] = None,
@@ -68,13 +69,24 @@ def table1(
     from grandrounds.api.describing import describe
     from grandrounds.statistics.table_rows import TableRequest
 
-    rows = read_rows(source, table, query, reading, command="table1")
+    if cohort is not None and bool(source) != (table is not None):
+        rows: Table | str = table or source
+    else:
+        rows = read_rows(source, table, query, reading, command="table1")
     request = TableRequest(
         site or "", group or "", _split(columns), _split(nonnormal), _split(categorical), tests, least
     )
     result, run = describe(
-        rows, request, secure=secure, settings=settings, out=out, progress=None if sys.stderr.isatty() else False
+        rows,
+        request,
+        cohort=cohort,
+        secure=secure,
+        settings=settings,
+        out=out,
+        progress=None if sys.stderr.isatty() else False,
     )
+    for note in run.summary.assumed if cohort is not None else ():
+        echo(f"assumed: {note}", err=True)
     for path, text in ((csv, result.to_csv), (latex, result.to_latex)):
         if path is not None:
             _write(path, text())

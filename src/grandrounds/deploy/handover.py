@@ -6,11 +6,14 @@ a person must confirm them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.cohort.agreed import COHORT_FILE, compare_cohorts, compare_values, read_file_cohort
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.keys import site_name
 from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest
@@ -23,10 +26,16 @@ from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE, Changes, Peers, fingerprint
 from grandrounds.protocol.peers import FILE as PEERS
 
+_DATA_FILES = ("schema.json", COHORT_FILE)
 _SERVER_FILES = ("server.pub", "server-ca.pem", NEXT, ENDORSED, PEERS, MANIFEST, SIGNATURE)
 
 
-def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool | None:
+def accept(
+    folder: Path,
+    handed: Path,
+    agree: Callable[[Changes], bool],
+    agree_data: Callable[[Sequence[str]], bool] = lambda lines: False,
+) -> bool | None:
     """Replace the server's files in a site's folder by those that were handed over.
 
     Nothing is changed unless the server key in `handed` is the known one, or is signed by it.
@@ -35,9 +44,10 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
         folder: The site's folder.
         handed: The folder that the operator handed over.
         agree: Asks a person to confirm changes of the list of sites.
+        agree_data: Asks a person to confirm changes of the agreed data, one line for each: the cohort and the columns.
 
     Returns:
-        True if the server's key changed; None if `agree` returned False, and nothing was changed.
+        True if the server's key changed; None if the person did not confirm, and nothing was changed.
 
     Raises:
         BadInput: The folder belongs to another site, was changed, or has a key that is not endorsed.
@@ -57,12 +67,67 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
             f"{handed} is not as the server signed it ({faults[0]}): nothing was changed", code="folder-changed"
         )
     changes = _changes(folder, handed, name)
+    data_changes = compare_agreements(folder, handed)
     if changes and not agree(changes):
         return None
-    for file in _SERVER_FILES:
+    if data_changes and not agree_data(data_changes):
+        return None
+    for file in _DATA_FILES:
+        if (folder / file).exists() and not (handed / file).exists():
+            (folder / file).unlink()
+    for file in (*_DATA_FILES, *_SERVER_FILES):
         if (handed / file).exists():
             write(folder / file, read(handed / file))
     return offered != trusted
+
+
+def compare_agreements(folder: Path, handed: Path) -> list[str]:
+    """List the changes of the agreed data between two folders of a site: the cohort, and columns of the schema.
+
+    Raises:
+        BadInput: A cohort of the folder that was handed over is damaged.
+    """
+    if all(_content(folder / file) == _content(handed / file) for file in _DATA_FILES):
+        return []
+    offered = read_file_cohort(handed / COHORT_FILE) if (handed / COHORT_FILE).exists() else None
+    try:
+        before = read_file_cohort(folder / COHORT_FILE) if (folder / COHORT_FILE).exists() else None
+    except BadInput:  # damaged: then the whole cohort is new
+        before = None
+    lines = compare_cohorts(before, offered)
+    digests = [f"digest of the cohort: {offered.digest()}"] if lines and offered is not None else []
+    return [*lines, *digests, *compare_values(_plain(folder), _plain(handed))]
+
+
+def refuse_changed_cohort(folder: Path) -> None:
+    """Refuse a site's folder whose cohort is not the one that the server signed.
+
+    Raises:
+        BadInput: cohort.json was changed, or is not in the signed manifest.
+    """
+    if not (folder / COHORT_FILE).exists():
+        return
+    checked = check_manifest(folder)
+    unlisted = any(note.startswith("not in the manifest") and COHORT_FILE in note for note in checked.notes)
+    if unlisted or any(fault.startswith((COHORT_FILE, MANIFEST)) for fault in checked.faults):
+        raise BadInput(
+            f"{folder / COHORT_FILE} is not as the server signed it: take it from the operator's folder again, and accept that "
+            "with `rounds site accept`",
+            code="folder-changed",
+        )
+
+
+def _content(file: Path) -> bytes | None:
+    return read(file) if file.exists() else None
+
+
+def _plain(folder: Path) -> Mapping[str, Any]:
+    """Read schema.json without its cohort; empty where there is none or it is damaged."""
+    try:
+        plain = json.loads(read(folder / "schema.json"))
+    except (BadInput, ValueError):
+        return {}
+    return {k: v for k, v in plain.items() if k != "cohort"} if isinstance(plain, dict) else {}
 
 
 def _changes(folder: Path, handed: Path, name: str) -> Changes:

@@ -21,6 +21,8 @@ from grandrounds.deploy.folders import (
     make_operator,
     make_server,
     make_site,
+    write_agreement,
+    write_consortium,
 )
 from grandrounds.deploy.pki import IssuedCertificate
 
@@ -98,6 +100,43 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     return consortium
 
 
+def change_agreement(source: Path, out: Path) -> Consortium:
+    """Replace the agreed data, [data] of consortium.toml, in all folders; keys and certificates do not change.
+
+    Every site must accept its folder again (`rounds site accept`), which shows the change and asks. Until then it refuses
+    plans with the new cohort.
+
+    Args:
+        source: The consortium.toml with the changed [data].
+        out: The provisioned folder.
+
+    Returns:
+        The consortium.
+
+    Raises:
+        BadInput: Something else in the file has changed, or nothing has.
+    """
+    folders = Folders.open(out)
+    consortium, before = load(source), folders.consortium()
+    if (before.name, before.server, before.sites) != (consortium.name, consortium.server, consortium.sites):
+        raise BadInput(
+            "the file's name, [server] or sites changed as well: change [data] alone, and sites with --site or withdraw",
+            code="consortium-changed",
+        )
+    if before.data == consortium.data:
+        raise BadInput(f"[data] of {source} is the one in {out} already: nothing was changed", code="nothing-changed")
+    write_consortium(folders.server, consortium, read(source), name=folders.consortium_file.name)
+    for name in folders.members():
+        if (folders.site(name) / "site.toml").exists():
+            write_agreement(folders.site(name), consortium)
+    hand_over_sites(folders, consortium.name)
+    hand_over_operators(folders)
+    cohort = consortium.data.get("cohort")
+    facts = {} if cohort is None else {"cohort": cohort["digest"]}
+    records.append_entry(folders.record, consortium.name, folders.identity(), records.AGREED, **facts)
+    return consortium
+
+
 def _make_fresh_site(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
     """Create a site's folder; that of a site that withdrew is removed."""
     folder = folders.site(site.name)
@@ -122,7 +161,8 @@ def _check_changes(before: Consortium, now: Consortium, names: Sequence[str]) ->
             )
     if (before.name, before.server, before.data) != (now.name, now.server, now.data):
         raise BadInput(
-            "the file's name, [server] or [data] changed, on which every site's folder depends: provision again",
+            "the file's name, [server] or [data] changed, on which every site's folder depends: change [data] alone with "
+            "`rounds provision agree`, and provision again for the others",
             code="consortium-changed",
         )
 

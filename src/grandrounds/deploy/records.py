@@ -31,10 +31,11 @@ from grandrounds.protocol.identity import Identity
 
 PROVISIONED, JOINED, RENEWED, ROTATED = "provisioned", "joined", "renewed", "rotated"
 SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "revoked", "withdrawn"
+AGREED = "agreed"
 Entry = dict[str, Any]
 """One entry of the record: a JSON object whose fields depend on its kind."""
 
-KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN)
+KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN, AGREED)
 
 
 def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:

@@ -52,6 +52,7 @@ from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.description import (
+    cohort_section,
     quality_section,
     survival_section,
     table_one_section,
@@ -112,6 +113,7 @@ def report_page(
         *risk_card_section(summary, charts),
         *shapes_section(summary, charts),
         *trees_section(summary, charts),
+        *cohort_section(summary),
         *table_one_section(summary),
         *survival_section(summary, charts),
         *watch_section(summary),

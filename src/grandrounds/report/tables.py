@@ -128,6 +128,36 @@ def table_one(found: TableOne) -> TextTable:
     return TextTable(title, head, tuple(rows), names=2, notes=notes)
 
 
+def selection_table(summary: Mapping[str, Any]) -> TextTable | None:
+    """Return the selection of a cohort: visits that are left after each step, at each hospital; None without it.
+
+    Args:
+        summary: The summary of a finished run.
+
+    Raises:
+        BadInput: The record is damaged.
+    """
+    cohort = summary.get("cohort")
+    if not cohort:
+        return None
+    try:
+        steps = [(str(step), {str(site): int(n) for site, n in rows.items()}) for step, rows in cohort.get("steps", ())]
+        title, digest = f"Selection of patients: cohort '{cohort['name']}'", str(cohort["digest"])
+        sites = [site for site in (steps[0][1] if steps else ()) if site]
+        rows = tuple((step, _few(sum(n.values())), *(_few(n[site]) for site in sites)) for step, n in steps)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _damaged("cohort") from None
+    stays = () if steps else ("The steps of the selection stay at each hospital: `rounds site check` shows them there.",)
+    return TextTable(title, ("visits left", "all", *sites), rows, notes=(*stays, f"Digest of the cohort: {digest}."))
+
+
+def _few(count: int) -> str:
+    """Write a count; below the smallest that a table shows, that it is smaller."""
+    from grandrounds.statistics.small_cells import LEAST
+
+    return f"<{LEAST}" if 0 < count < LEAST else f"{count:,}"
+
+
 def survival_table(found: KaplanMeier) -> TextTable:
     """Return the survival curves as a table: rows, events, median and restricted mean of each group."""
     curves = (found.overall, *found.groups)

@@ -142,6 +142,7 @@ class Finalizer:
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.context.warnings,
             **self._assumed(),
+            **self._cohort(),
             notes=self.context.setup.notes,
             reference={name: r.sha256 for name, r in self.context.consortium.reference.items()},
             training=self.context.consortium.training,
@@ -181,6 +182,7 @@ class Finalizer:
             cost={**cost, "virtual_seconds": state.clock, **used},
             warnings=self.context.warnings,
             **self._assumed(),
+            **self._cohort(),
             notes=self.context.setup.notes,
             training=self.context.consortium.training,
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
@@ -248,6 +250,23 @@ class Finalizer:
         """Return `assumed` of the summary; with an epsilon it is left out, because it depends on counts of cells."""
         sentences = () if self.context.plan.privacy.epsilon is not None else assumed(self.context.consortium.data)
         return {"assumed": list(sentences)} if sentences else {}
+
+    def _cohort(self) -> dict[str, object]:
+        """Return `cohort` of the summary: name, digest, and in a simulation the steps of the selection at each hospital.
+
+        With an epsilon the steps are left out, because they are counts of patients. A hospital's own steps stay there.
+        """
+        plan, data = self.context.plan, self.context.consortium.data
+        agreed = plan.data.get("cohort")
+        if agreed is None:
+            return {}
+        from grandrounds.data.cohort.hospitals import align_steps
+
+        reading = reading_of(data)
+        shown = reading is not None and reading.selection and plan.privacy.epsilon is None
+        steps = {} if not shown or reading is None else {"steps": [[s, n] for s, n in align_steps(reading.selection).items()]}
+        definition = agreed.plain()
+        return {"cohort": {"name": definition["definition"]["name"], "digest": definition["digest"], **steps}}
 
     def _write_percentiles(self, state: State) -> None:
         """Write noised percentiles, where the method has them."""

@@ -232,6 +232,7 @@ class Recorder:
             sites=s.sites,
             keys=s.made,
             repeats=None if repetition is None else {"site": repetition.site, **asdict(repetition.repeats)},
+            cohort=None if (agreed := self.plan["data"].get("cohort")) is None else str(agreed["digest"]),
         )
 
     def _entry(self, record: RoundRecord) -> dict[str, object]:

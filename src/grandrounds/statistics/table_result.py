@@ -81,6 +81,7 @@ class Variable:
         test: Test for a difference between groups; None without groups, and where cells are hidden.
         p_range: Where cells are hidden, p as "<0.001", "<0.01", "<0.05" or ">=0.05", since p itself would give them away.
         width: Largest error of its quartiles; 0 if they are exact.
+        unit: Unit of its numbers; "" where it is not known.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Variable:
     test: GroupTest | None = None
     p_range: str = ""
     width: float = 0.0
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ class TableOne:
             digits = _decimals(overall)
             cells = [self._print_number(c, v.kind, digits) for c in v.cells]
             label = "median [Q1, Q3]" if v.kind == "median" else "mean (SD)"
-            return [[v.name, label, missing, *cells, *ends]]
+            return [[f"{v.name} ({v.unit})" if v.unit else v.name, label, missing, *cells, *ends]]
         rows = []
         for k, level in enumerate(v.levels):
             cells = [self._print_count(c, k) for c in v.cells]
@@ -362,6 +364,7 @@ def _read_variable(values: Mapping[str, Any]) -> Variable:
         test,
         str(values["p_range"]),
         float(values["width"]),
+        str(values.get("unit", "")),
     )
 
 

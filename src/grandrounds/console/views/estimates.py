@@ -21,7 +21,14 @@ from grandrounds.report.fairness import (
 from grandrounds.report.quality import quality_tables
 from grandrounds.report.sections.estimates import intro
 from grandrounds.report.sections.fairness import CAVEAT, MOST_GAPS
-from grandrounds.report.tables import heterogeneity_table, read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.tables import (
+    heterogeneity_table,
+    read_survival,
+    read_table_one,
+    selection_table,
+    survival_table,
+    table_one,
+)
 from grandrounds.report.watch import watch_tables
 
 
@@ -48,8 +55,8 @@ class TableView(BaseModel):
 
 
 def tables(run_index: RunIndex, name: str) -> list[TableView]:
-    """Return the tables of a finished run: differences of hospitals, Table 1, survival curves, deployed models, a watch,
-    quality of data.
+    """Return the tables of a finished run: differences of hospitals, cohort, Table 1, survival curves, deployed models, a
+    watch, quality of data.
     """
     summary = load_record(run_index, name).summary
     if summary is None:
@@ -58,6 +65,8 @@ def tables(run_index: RunIndex, name: str) -> list[TableView]:
     found = [] if record is None or record.heterogeneity is None else [heterogeneity_table(record.heterogeneity)]
     deployed, differences = read_deployed(summary), differences_table(summary)
     found += [*([] if deployed is None else [deployed_table(deployed)]), *([] if differences is None else [differences])]
+    selection = selection_table(summary)
+    found += [] if selection is None else [selection]
     found += [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
     found += [*watch_tables(summary), *quality_tables(summary)]
     return [

@@ -80,11 +80,12 @@ def implied_settings(cohort: Cohort, data: Mapping[str, Any]) -> dict[str, Any]:
         Label, patient, time, task, duration, event and kinds of columns; ranges and levels, for `encoding = "public"`.
     """
     schema = cohort.schema()
-    single = {"label": schema.label, "patient": schema.patient, "time": schema.time, "duration": schema.duration}
-    if data.get("positive") is None:
-        single["event"] = schema.event
+    single = {"label": schema.label, "patient": schema.patient, "time": schema.time}
+    predicted = data.get("label") in (None, schema.label)
+    if predicted:
+        single |= {"duration": schema.duration, **({} if data.get("positive") else {"event": schema.event})}
     implied: dict[str, Any] = {k: v for k, v in single.items() if data.get(k) is None and v is not None}
-    if data.get("task", AUTO) == AUTO:
+    if predicted and data.get("task", AUTO) == AUTO:
         implied["task"] = schema.task
     kinds = {name: kind if isinstance(kind, str) else tuple(kind) for name, kind in schema.kinds().items()}
     implied["kinds"] = {**kinds, **(data.get("kinds") or {})}
@@ -189,11 +190,16 @@ def compare_cohorts(before: Cohort | None, now: Cohort | None) -> list[str]:
         return [f"cohort '{given.name}' {verb} (digest {given.digest()[:12]}...)"]
     if before.digest() == now.digest():
         return []
-    lines = list(_differences(before.to_dict(), now.to_dict(), ""))
+    lines = compare_values(before.to_dict(), now.to_dict())
     orders = [[f.name for f in cohort.features] for cohort in (before, now)]
     if orders[0] != orders[1] and set(orders[0]) == set(orders[1]):
         lines.append(f"order of features: {', '.join(orders[0])} -> {', '.join(orders[1])}")
     return lines
+
+
+def compare_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List how nested values differ, one line for each key: `features.age.unit: "years" -> "months"`."""
+    return list(_differences(before, now, ""))
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.check import (
@@ -138,15 +139,17 @@ def assess_data(
     query: str | None = None,
     form: Format = AUTOMATIC,
     expected_rows: int | None = None,
+    vocabulary: Path | None = None,
 ) -> QualityReport:
     """Read a site's data and assess them; only data that cannot be read at all are refused.
 
     Args:
         agreed: The agreed schema.
-        data: A table, a SQL URL, or images.
+        data: A table, a SQL URL, or images; with an agreed cohort clinical records.
         query: A SELECT or a table name, for a SQL URL.
         form: How a text file is written.
         expected_rows: The number of rows that the site states its export has.
+        vocabulary: Of clinical records: a folder or zip with CONCEPT.csv.
 
     Returns:
         The report. A file that cannot be read because it is cut or has two encodings has a report with no rows.
@@ -154,7 +157,7 @@ def assess_data(
     Raises:
         BadInput: The data cannot be read.
     """
-    return read_and_assess(agreed, data, query=query, form=form, expected_rows=expected_rows)[0]
+    return read_and_assess(agreed, data, query=query, form=form, expected_rows=expected_rows, vocabulary=vocabulary)[0]
 
 
 def read_and_assess(
@@ -164,6 +167,7 @@ def read_and_assess(
     query: str | None = None,
     form: Format = AUTOMATIC,
     expected_rows: int | None = None,
+    vocabulary: Path | None = None,
 ) -> tuple[QualityReport, Table | None]:
     """Read a site's data once, and assess them as `assess_data` does.
 
@@ -173,6 +177,7 @@ def read_and_assess(
         query: A SELECT or a table name, for a SQL URL.
         form: How a text file is written.
         expected_rows: The number of rows that the site states its export has.
+        vocabulary: Of clinical records: a folder or zip with CONCEPT.csv.
 
     Returns:
         The report, and the table; None for images and for a file that cannot be read.
@@ -185,7 +190,7 @@ def read_and_assess(
         return QualityReport(data, images.rows, (), tuple(images.findings), assumptions=images.assumptions), None
     facts = inspect_file(data, (*agreed.names, *agreed.date_names))
     try:
-        table = read_site_table(data, query, agreed, form)
+        table = read_site_table(data, query, agreed, form, vocabulary=vocabulary)
     except BadInput as e:
         if has_no_errors(facts.findings) or e.code not in (*_UNREADABLE, _INCOMPLETE):
             raise

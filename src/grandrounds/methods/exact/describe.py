@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.data.cohort.agreed import read_agreed
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
@@ -56,6 +57,18 @@ class TableOneMethod(_Description):
                 tests=bool(e.tests),
             )
         )
+
+
+    @classmethod
+    def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
+        """Return the table and the number of exchanges; numbers of a cohort have its units."""
+        record = super().summarize(plan, state, encoding)
+        agreed, result = plan.data.get("cohort"), record.get(cls.key)  # a plan of an earlier version has no cohort
+        if agreed is None or not isinstance(result, Mapping):
+            return record
+        units = {c.name: c.unit for c in read_agreed(agreed.plain()).schema().columns}
+        variables = [{**v, "unit": units.get(v["name"], "")} for v in result["variables"]]
+        return {**record, cls.key: {**result, "variables": variables}}
 
 
 class SurvivalMethod(_Description):

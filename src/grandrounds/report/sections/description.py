@@ -11,8 +11,21 @@ from grandrounds.report import figures
 from grandrounds.report.document import Charts
 from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.quality import quality_tables
-from grandrounds.report.tables import has_curve, read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.tables import (
+    has_curve,
+    read_survival,
+    read_table_one,
+    selection_table,
+    survival_table,
+    table_one,
+)
 from grandrounds.report.watch import watch_tables
+
+
+def cohort_section(summary: RunSummary) -> list[str]:
+    """Write the section on the selection of a cohort's patients; empty for a run without a cohort."""
+    found = selection_table(summary)
+    return [] if found is None else [found.html(heading="h2")]
 
 
 def table_one_section(summary: RunSummary) -> list[str]:
