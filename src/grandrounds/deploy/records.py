@@ -85,7 +85,7 @@ def consortium_state(path: Path) -> ConsortiumState:
 def describe_entry(entry: Entry) -> str:
     """Format an entry as one line."""
     who = [*entry.get("sites", {}), *entry.get("operators", {}), *entry.get("services", {})]
-    who += [str(entry[k])[:16] for k in ("site", "operator", "serial", "new") if k in entry]
+    who += [str(entry[k])[:16] for k in ("site", "operator", "serial", "new", "cohort") if k in entry]
     return f"{entry['when']}  {entry['kind']}: {', '.join(who)}"
 
 
