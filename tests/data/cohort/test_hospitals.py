@@ -62,7 +62,8 @@ def test_visits_that_go_on_have_no_outcome_and_are_for_predictions_alone(tmp_pat
 
 
 def test_a_step_that_a_hospital_did_not_need_leaves_its_rows():
-    steps = align_steps({"a": (("all visits", 9), ("date of death is known", 7), ("age", 5)), "b": (("all visits", 4), ("age", 3))})
+    longer, shorter = (("all visits", 9), ("date of death is known", 7), ("age", 5)), (("all visits", 4), ("age", 3))
+    steps = align_steps({"a": longer, "b": shorter})
     assert steps == {
         "all visits": {"a": 9, "b": 4}, "date of death is known": {"a": 7, "b": 4}, "age": {"a": 5, "b": 3},
     }  # fmt: skip
