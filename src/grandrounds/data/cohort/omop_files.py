@@ -21,13 +21,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from grandrounds.core.arrays import Array, refuse_bomb
+from grandrounds.core.arrays import refuse_bomb
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.omop_tables import TABLES, Batch, Kind, Match, TableCounts
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _PART = re.compile(r"(?:part)?[-_.]*\d+(?:[-_.].*)?")
 _BLOCK = 2**23  # bytes of a text file that are parsed at a time
+_PAIRS = 2**20  # pairs of concept and patient that are collected before repeated ones are dropped
 _ROWS = 2**17  # rows of a Parquet file that are read at a time
 _MISSING = ["", "NULL", "null", "NA", "N/A", "NaN", "nan", "\\N", "None", "<NA>"]
 _BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError)  # RuntimeError: an encrypted zip
@@ -114,7 +115,8 @@ class FileTables:
         import pyarrow as pa
 
         counts = TableCounts()
-        pairs = np.zeros((0, 2), np.int64)
+        met: list[Any] = []  # different pairs of concept and patient
+        compact = 0  # rows of the first of them, in which no pair recurs
         kinds: dict[str, Kind] = {concept: "id", "unit_concept_id": "id", "unit_source_value": "word"}
         numbers: dict[str, Kind] = {} if number is None else {number: "number"}
         for batch in self.read(table, ["person_id", concept, *units, *numbers]):
@@ -126,10 +128,15 @@ class FileTables:
                 *(groups[c] for c in (*kinds, "filled_count", "filled_sum")), strict=True
             ):
                 counts.add(*group, records=records, numbers=values)
-            met = np.column_stack((columns[concept], columns["person_id"]))
-            pairs = _unique_pairs(np.concatenate((pairs, _unique_pairs(met))))
-        ids, patients = np.unique(pairs[:, 0], return_counts=True)
-        counts.patients.update(zip(ids.tolist(), patients.tolist(), strict=True))
+            met.append(_drop_repeated(pa.table({"concept": columns[concept], "person": columns["person_id"]})))
+            if sum(map(len, met)) > max(2 * compact, _PAIRS):
+                met = [_drop_repeated(pa.concat_tables(met))]
+                compact = len(met[0])
+        if met:
+            people = (
+                _drop_repeated(pa.concat_tables(met)).group_by("concept").aggregate([("person", "count")]).to_pydict()
+            )
+            counts.patients.update(zip(people["concept"], people["person_count"], strict=True))
         return counts
 
     def close(self) -> None:
@@ -295,12 +302,9 @@ class _Unpacked(io.RawIOBase):
         return len(part)
 
 
-def _unique_pairs(pairs: Array) -> Array:
-    """Drop repeated pairs; sorting two columns is faster than comparing rows."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    ordered = pairs[order]
-    new = np.concatenate(([True], (ordered[1:] != ordered[:-1]).any(axis=1)))
-    return np.asarray(ordered[new])
+def _drop_repeated(pairs: Any) -> Any:
+    """Drop repeated rows of an Arrow table."""
+    return pairs.group_by(pairs.column_names).aggregate([])
 
 
 def _open_file(path: Path) -> IO[bytes]:
