@@ -1,3 +1,4 @@
+import csv
 import gzip
 import os
 import shutil
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.counts import count_concepts
-from grandrounds.data.cohort.definition import parse_cohort
+from grandrounds.data.cohort.counts import count_concepts, measure_coverage
+from grandrounds.data.cohort.definition import Code, ConceptSet, parse_cohort
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.sources import open_source
+from grandrounds.data.cohort.vocabulary import open_vocabulary
 from tests.data.cohort import omop_example as example
 
 POSTGRES = next(
@@ -176,6 +178,59 @@ def test_names_compression_latin_bytes_and_floats_written_for_ids(tmp_path):
     source = open_source(folder)
     check_table(extract_table(COHORT, source).table)
     assert source.records("measurement", COHORT.features[2].concepts).unit[-1] == "\xb5g/l"
+
+
+def without_columns(lines, *names):
+    """Leave out columns."""
+    cells = list(csv.reader(lines))
+    kept = [i for i, name in enumerate(cells[0]) if name not in names]
+    return [",".join(row[i] for i in kept) for row in cells]
+
+
+def test_dates_alone_as_in_a_database_of_version_5_3(tmp_path):
+    changed = {
+        "VISIT_OCCURRENCE": without_columns(example.VISIT, "visit_start_datetime", "visit_end_datetime"),
+        "MEASUREMENT": without_columns(example.MEASUREMENT, "measurement_datetime", "unit_source_value"),
+        "DEATH": without_columns(example.DEATH, "death_datetime"),
+        "CDM_SOURCE": ["cdm_source_name,cdm_version", "example,v5.3.1"],
+    }
+    source = open_source(example.write_folder(tmp_path / "omop", **changed))
+    columns = extract_table(COHORT, source).table.columns
+    assert columns["visit_start"].tolist() == ["2020-01-10T00:00:00", "2020-02-01T00:00:00", "2020-05-05T00:00:00"]
+    assert columns["died"].tolist() == [1, 0, 0]  # on the last day of the visit
+    # patient 2 was measured on 2 February, more than 12 hours after the start of 1 February
+    np.testing.assert_allclose(columns["glucose"], [GLUCOSE[0], np.nan, 120.0])
+
+
+def test_midnight_in_every_row_means_dates(tmp_path):
+    death = [example.DEATH[0], "1,2020-01-15,2020-01-15 00:00:00", "3,2020-08-01,2020-08-01 00:00:00"]
+    source = open_source(example.write_folder(tmp_path / "omop", DEATH=death))
+    assert source.deaths().time.astype(str).tolist() == ["2020-01-15T23:59:59", "2020-08-01T23:59:59"]
+
+
+def test_coverage_of_codes_and_a_domain_without_records(tmp_path):
+    source = open_source(example.write_folder(tmp_path / "omop"))
+    cohort = parse_cohort(
+        {
+            "outcome": {"condition": ["ICD10CM:I50.9", "ICD10CM:I99"], "within": "30 days"},
+            "features": {"smoking": {"measurement": ["LOINC:72166-2"]}},
+        }
+    )
+    outcome, smoking = measure_coverage(cohort, source)
+    assert (outcome.codes, outcome.unknown, outcome.records, outcome.patients) == (2, ("ICD10CM:I99",), 1, 1)
+    assert smoking.records == 0
+    assert "smoking: no record in table measurement; its concepts are of domain Observation" in source.notes
+
+
+def test_codes_of_a_set_have_descendants_and_the_codes_that_map_to_them(tmp_path):
+    vocabulary = open_vocabulary(example.write_folder(tmp_path / "omop"))
+    diabetes = ConceptSet("diabetes", (Code("SNOMED", "73211009"),))
+    assert vocabulary.codes(diabetes) == {
+        ("SNOMED", "73211009"), ("SNOMED", "44054006"), ("SNOMED", "420279001"), ("ICD10CM", "E11.9"),
+        ("ICD10CM", "E11.22"),
+    }  # fmt: skip
+    (found,) = vocabulary.resolve([ConceptSet("kidney", (Code("ICD10CM", "E1122"),))])
+    assert found.ids.tolist() == [443731, 45533001]  # an invalid mapping, to heart failure, does not count
 
 
 def test_a_code_without_a_concept_is_named(tmp_path):

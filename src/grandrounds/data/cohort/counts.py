@@ -1,15 +1,16 @@
-"""Counts of the concepts that a hospital recorded, from which `rounds cohort draft` proposes features."""
+"""Counts of the concepts that a hospital recorded, and its coverage of a cohort's codes."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import VOCABULARIES
+from grandrounds.data.cohort.definition import VOCABULARIES, Cohort, Domain
 from grandrounds.data.cohort.omop import DOMAIN_TABLES, OmopSource
 from grandrounds.data.cohort.omop_tables import TableCounts, check_columns
-from grandrounds.data.cohort.records import ClinicalSource, ConceptCount
+from grandrounds.data.cohort.records import ClinicalSource, ConceptCount, PreparedSource
 from grandrounds.data.cohort.vocabulary import Concept
 
 _UNITS = ("unit_concept_id", "unit_source_value")
@@ -41,6 +42,53 @@ def count_concepts(source: ClinicalSource) -> list[ConceptCount]:
     if isinstance(source, CountingSource):
         return source.count_concepts()
     raise BadInput(f"concepts of {source.name} cannot be counted; give OMOP tables", code="no-concept-counts")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Coverage of one concept set at a hospital, for the hospital alone.
+
+    Attributes:
+        name: The feature, outcome or rule that reads the set.
+        domain: Its domain.
+        codes: Number of codes in the set.
+        unknown: Codes that the hospital's vocabulary does not have.
+        records: Records of the set.
+        patients: Patients who have one.
+    """
+
+    name: str
+    domain: Domain
+    codes: int
+    unknown: tuple[str, ...]
+    records: int
+    patients: int
+
+
+def measure_coverage(cohort: Cohort, source: ClinicalSource) -> list[Coverage]:
+    """Measure how many codes of a cohort a hospital knows, and how many records it has of them.
+
+    Args:
+        cohort: The cohort.
+        source: The hospital's records.
+
+    Returns:
+        The coverage of each concept set, in the order of the cohort file.
+
+    Raises:
+        BadInput: A table or file cannot be read.
+    """
+    if isinstance(source, PreparedSource):
+        source.prepare(cohort)
+    measured = []
+    for domain, concepts in cohort.domain_sets():
+        records = source.records(domain, concepts)
+        found = source.vocabulary.resolve([concepts])[0].unknown if isinstance(source, OmopSource) else ()
+        people = {p for p in records.person if p is not None}
+        measured.append(
+            Coverage(concepts.name, domain, len(concepts.codes), tuple(map(str, found)), len(records), len(people))
+        )
+    return measured
 
 
 def _count_omop(source: OmopSource) -> list[ConceptCount]:

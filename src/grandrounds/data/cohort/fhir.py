@@ -93,6 +93,9 @@ class CodeLists(Protocol):
     def codes(self, concepts: ConceptSet) -> frozenset[tuple[str, str]]:
         """List the pairs of vocabulary and code that a concept set covers, with descendants and codes that map to them."""
 
+    def prepare_codes(self, sets: Iterable[ConceptSet]) -> None:
+        """Find the codes of several concept sets at once."""
+
 
 class FhirSource:
     """Records of a FHIR R4 bulk export."""
@@ -136,6 +139,8 @@ class FhirSource:
         Args:
             cohort: The cohort.
         """
+        if self._vocabulary is not None:
+            self._vocabulary.prepare_codes(cohort.concept_sets())
         wanted: dict[str, set[ConceptSet]] = {kind: set() for kind in TYPES.values()}
         for domain, concepts in cohort.domain_sets():
             wanted[TYPES[domain]].add(concepts)

@@ -39,6 +39,7 @@ _KINDS_OF_VISIT = (
 )
 _OPERATORS = {4171756: "<", 4171754: "<=", 4172704: ">", 4171755: ">="}
 _DAY = 86400
+_DESCRIBED = 1000  # concepts whose domain is looked up where none has a record
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,8 @@ class OmopSource:
             BadInput: A table or column is missing, or a cell cannot be read.
         """
         by_domain: dict[Domain, list[ConceptSet]] = {}
-        inside, outcome = cohort.include, cohort.outcome
-        conditions = [s for s in (inside.diagnoses, inside.without_diagnoses) if s is not None]
-        if conditions:
-            by_domain["condition"] = conditions
-        if outcome.concepts is not None:
-            by_domain.setdefault("measurement" if outcome.kind == "measurement" else "condition", []).append(
-                outcome.concepts
-            )
-        for feature in cohort.features:
-            if feature.concepts is not None and feature.domain != "age" and feature.domain != "sex":
-                by_domain.setdefault(feature.domain, []).append(feature.concepts)
+        for domain, concepts in cohort.domain_sets():
+            by_domain.setdefault(domain, []).append(concepts)
         self.vocabulary.resolve(cohort.concept_sets())
         for domain, sets in by_domain.items():
             found = self.vocabulary.resolve(sets)
@@ -245,6 +237,8 @@ class OmopSource:
         for word, resolution in zip(values, named, strict=True):
             self._note_codes(word, resolution, f"{concepts.name}, value {word.name}")
         count = len(rows["person_id"])
+        if not count:
+            self._note_absence(domain, concepts, found)
         operators = rows.get("operator_concept_id", np.zeros(0))
         for operator, sign in _OPERATORS.items():
             limits = int((operators == operator).sum())
@@ -270,6 +264,13 @@ class OmopSource:
             )
         for code, count in found.spread:
             self._note(f"{name or concepts.name}: {code} maps to {count} standard concepts, each of which counts")
+
+    def _note_absence(self, domain: Domain, concepts: ConceptSet, found: Resolution) -> None:
+        """Note that a concept set has no records, and the domain in which they may be."""
+        table = DOMAIN_TABLES[domain].table
+        others = {c.domain for c in self.vocabulary.describe(found.ids[:_DESCRIBED]).values()}
+        hint = "" if not others or domain.capitalize() in others else f"; its concepts are of domain {min(others)}"
+        self._note(f"{concepts.name}: no record in table {table}{hint}")
 
     def _read_domain(self, domain: Domain, ids: Array, words: WordMatch) -> dict[str, Array]:
         """Read the rows of a domain that have one of the concepts, or one of the source values."""

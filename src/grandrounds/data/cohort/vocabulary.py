@@ -87,6 +87,7 @@ class Vocabulary:
         )
         self._concepts: dict[int, Concept] = {}
         self._resolved: dict[ConceptSet, Resolution] = {}
+        self._codes: dict[ConceptSet, frozenset[tuple[str, str]]] = {}
 
     @property
     def has_concepts(self) -> bool:
@@ -119,6 +120,29 @@ class Vocabulary:
                 self._resolved[s] = self._combine(s, found)
         return [self._resolved[s] for s in wanted]
 
+    def prepare_codes(self, sets: Iterable[ConceptSet]) -> None:
+        """Find the codes of concept sets, reading each table once for all of them; `codes` then reads nothing.
+
+        Args:
+            sets: The concept sets.
+
+        Raises:
+            BadInput: A table of the vocabulary cannot be read.
+        """
+        new = [s for s in dict.fromkeys(sets) if s not in self._codes]
+        if self._reader is None or not new:
+            self._codes.update((s, frozenset()) for s in new)
+            return
+        resolved = self.resolve(new)
+        ids = np.unique(np.concatenate([r.ids for r in resolved]))
+        sources, targets = np.zeros((2, 0), np.int64)
+        if len(ids) and self._reader.columns("concept_relationship"):
+            sources, targets = self._relations("concept_id_2", ids)
+        concepts = self.describe(np.union1d(ids, sources))
+        for s, r in zip(new, resolved, strict=True):
+            mine = np.union1d(r.ids, sources[np.isin(targets, r.ids)]).tolist()
+            self._codes[s] = frozenset((concepts[i].vocabulary, concepts[i].code) for i in mine if i in concepts)
+
     def codes(self, concepts: ConceptSet) -> frozenset[tuple[str, str]]:
         """List the codes that a concept set covers, for records that carry codes and no concept ids.
 
@@ -128,17 +152,12 @@ class Vocabulary:
         Returns:
             Pairs of vocabulary and code, such as ("ICD10CM", "E11.9"): of the concepts, their descendants, and every code that
             maps to one of them. Empty without a table CONCEPT.
+
+        Raises:
+            BadInput: A table of the vocabulary cannot be read.
         """
-        if self._reader is None:
-            return frozenset()
-        (resolution,) = self.resolve([concepts])
-        if not len(resolution.ids):
-            return frozenset()
-        ids = resolution.ids
-        if self._reader.columns("concept_relationship"):
-            sources = self._relations("concept_id_2", ids)[0]
-            ids = np.union1d(ids, sources)
-        return frozenset((c.vocabulary, c.code) for c in self.describe(ids).values())
+        self.prepare_codes([concepts])
+        return self._codes[concepts]
 
     def describe(self, ids: Iterable[int] | Array) -> dict[int, Concept]:
         """Read the concepts of ids; those that CONCEPT does not have are left out."""
