@@ -46,6 +46,9 @@ NO_NEW_PATIENTS = "no-new-patients"
 FEW_NEW_PATIENTS = "few-new-patients"
 """The new patients differ from those of an earlier watch by so few rows that the difference of the sums would tell them."""
 
+FEW_CHANGED_ROWS = "few-changed-rows"
+"""The rows differ from those that method 'quality' counted earlier by so few that the two counts would disclose them."""
+
 BUDGET = "budget-spent"
 """The site budget does not cover it."""
 

@@ -190,7 +190,7 @@ def _column(c: ColumnQuality, agreed: AgreedColumn | None, values: Array | None,
 
 def _quantiles(c: ColumnQuality, agreed: AgreedColumn | None) -> str:
     """Compare quantiles with the agreed ones."""
-    head = ["", *(escape(n) for n in _LEVEL_NAMES), "lowest", "highest"]
+    head = ["<th class='text'>quantile</th>", *(escape(n) for n in _LEVEL_NAMES), "lowest", "highest"]
     ends = ("", "") if c.range is None else tuple(f"{v:.5g}" for v in c.range)
     rows = [[td("this site"), *(td(f"{q:.5g}") for q in c.quantiles), *(td(e) for e in ends)]]
     if agreed is not None and (agreed.quantiles or agreed.range is not None):

@@ -22,11 +22,11 @@ from grandrounds.data.new_patients import NewPatients, read_alarms, read_new_pat
 from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import NO_NEW_PATIENTS, OTHER_SPLIT, REFUSED, STALE, Refusal
+from grandrounds.keeper.codes import FEW_CHANGED_ROWS, NO_NEW_PATIENTS, OTHER_SPLIT, REFUSED, SCHEMA, STALE, Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.store import Opening, Store
+from grandrounds.keeper.watched import COUNTED, EarlierWatches
 from grandrounds.keeper.watched import FILE as WATCHED
-from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods import SITE_PLUGINS, is_variant_of
 from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
@@ -83,6 +83,11 @@ class SiteRun:
             if self.plan.privacy.epsilon is None and access.split is not None:
                 watches = EarlierWatches(access.split.with_name(WATCHED))
                 watches.admit(stack.new[0], smallest=access.policy.cells.smallest)
+        if is_variant_of(self.plan.method.name, "quality") and self.plan.privacy.epsilon is None and access.split is not None:
+            if not isinstance(stack.data, Dataset):
+                raise Refusal(SCHEMA)
+            counts = EarlierWatches(access.split.with_name(COUNTED), FEW_CHANGED_ROWS)
+            counts.admit(stack.data, smallest=access.policy.cells.smallest)
         e = self.plan.engine
         self.host = SiteHost(
             stack,
