@@ -35,6 +35,7 @@ def test_sites_are_compared_and_the_page_names_the_unit(home):
     again = rounds("quality", "run", "--json", cwd=home)
     assert json.loads(again.stdout)["findings"][0]["site"] == "b"
     assert "differ from all others" in rounds("show", "run", cwd=home).stdout
+    assert rounds("audit", "verify", "run", cwd=home).returncode == 0
 
 
 def test_equal_sites_end_with_success(home):

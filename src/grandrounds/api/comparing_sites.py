@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from grandrounds.data.agreement.bins import YEARS, AgreedBins
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema, read_schema
 from grandrounds.data.loading import DATA_FRAME
+from grandrounds.data.sets.catalog import CATALOG
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -67,7 +69,11 @@ def compare_sites(
     from grandrounds.runs.runner import new_folder
 
     table, usual = read_source(data)
+    entry = CATALOG.get(data) if isinstance(data, str) else None
     site = site or usual
+    drop: Sequence[str] = ()
+    if entry is not None:
+        label, patient, drop = label or entry.label, patient or entry.patient, entry.drop
     if site is None or site not in table.columns:
         raise BadInput(
             f"{'no column' if site is None else repr(site) + ', which'} names the hospital of each row in {table.source}; it has "
@@ -83,7 +89,8 @@ def compare_sites(
     if agreed is None:
         if label is None:
             raise BadInput("which column is predicted? Give --label COLUMN, or --schema FILE", code="label-not-set")
-        agreed = draft_schema(table, label=label, site=site, patient=patient, time=time, quantiles=True)
+        left_out = [name for name in drop if name in table.columns and name not in (label, site, patient, time)]
+        agreed = draft_schema(table, label=label, site=site, patient=patient, time=time, drop=left_out, quantiles=True)
     name = Path(table.source).name.split(".")[0] or "table"
     values = quality_values(agreed, name=name, years=years, secure=secure, epsilon=epsilon)
     values["data"] |= {"table": DATA_FRAME, "site": site, "drop_unlabelled": True}

@@ -63,7 +63,7 @@ def recompute_weights(
         out.compare("the weight", weights, sites, mixed)
     elif method.name == "local":
         out.compare("the weight", weights, sites, np.ones(len(sites)))
-    elif method.name in ("private-gam", "watch"):
+    elif method.name in ("private-gam", "watch", "quality"):
         out.compare("the weight", weights, sites, np.full(len(sites), 1 / len(sites)))
     elif method.name == "veil":
         reported_rows = signals.get("rows_said")
