@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
     from grandrounds.api import config
     from grandrounds.api.carding import RiskCard, card
+    from grandrounds.api.cohorts import cohort_table
     from grandrounds.api.comparing import compare, tune
     from grandrounds.api.comparing_sites import compare_sites
     from grandrounds.api.describing import table1
@@ -69,6 +70,7 @@ __all__ = [
     "TuningResult",
     "__version__",
     "card",
+    "cohort_table",
     "compare",
     "compare_sites",
     "config",
@@ -109,6 +111,7 @@ _HOME = {
     **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
     **dict.fromkeys(("Run", "load_run"), "runs.run"),
     **dict.fromkeys(("RiskCard", "card"), "api.carding"),
+    "cohort_table": "api.cohorts",
     **dict.fromkeys(("compare", "tune"), "api.comparing"),
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),

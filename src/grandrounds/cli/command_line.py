@@ -19,6 +19,7 @@ try:
         attack,
         audit,
         card,
+        cohort,
         compare,
         console,
         data,
@@ -90,6 +91,7 @@ survival.register(fit.app)
 app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")
 app.add_typer(scans.app, name="scans")
+app.add_typer(cohort.app, name="cohort")
 app.add_typer(images.masks_app, name="explain masks")
 app.add_typer(images.maps_app, name="explain maps")
 app.add_typer(site.app, name="site")

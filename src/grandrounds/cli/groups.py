@@ -16,8 +16,9 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Inspect": ("list", "show", "report", "explain", "console"),
     "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
     "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
+    "Data": ("data", "cohort", "scans"),
     "Deploy": ("provision", "server", "site"),
-    "Research": ("data", "scans", "reproduce"),
+    "Research": ("reproduce",),
 }
 """Panels of `rounds --help` with their commands, in the order in which they are shown."""
 

@@ -40,6 +40,20 @@ def to_csv(table: Table) -> bytes:
     return out.getvalue().encode()
 
 
+def to_parquet(table: Table) -> bytes:
+    """Write a table as Parquet with the types of its columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    columns = {
+        name: pa.array(values, pa.float64() if values.dtype == np.float64 else pa.string(), from_pandas=True)
+        for name, values in table.columns.items()
+    }
+    pq.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
 def split_images(images: ImageSet, column: str | None) -> dict[str, ImageSet]:
     """Split images by hospital, or by another column, without what names it."""
     names = images.site if column is None else images.columns.get(column)
