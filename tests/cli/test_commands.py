@@ -202,7 +202,7 @@ def test_run_takes_a_table_as_it_takes_a_recipe(home, tmp_path):
 
 def test_commands_are_in_panels():
     text = rounds("--help").stdout
-    titles = ["Train", "Inspect", "Use", "Trust", "Deploy", "Research"]
+    titles = ["Train", "Inspect", "Use", "Trust", "Data", "Deploy", "Research"]
     assert [line.split()[1] for line in text.splitlines() if line.startswith("╭─")] == ["Options", *titles]
     shown = {name for names in PANELS.values() for name in names}
     hidden = {name for name, command in get_command(app).commands.items() if command.hidden}
