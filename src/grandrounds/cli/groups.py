@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import click  # for types alone: from version 0.26 on, Typer has a copy of its own, whose classes are others
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Train": ("run", "fit", "table1", "quality", "resume", "plan", "init", "compare", "tune"),
+    "Train": ("run", "fit", "table1", "resume", "plan", "init", "compare", "tune"),
     "Inspect": ("list", "show", "report", "explain", "console"),
     "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
     "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
-    "Data": ("data", "cohort", "scans"),
+    "Data": ("data", "cohort", "scans", "quality"),
     "Deploy": ("provision", "server", "site"),
     "Research": ("reproduce",),
 }
