@@ -1,12 +1,14 @@
-"""Runs the guide for four hospitals as it is printed, command by command, and compares what comes out with what it shows.
+"""Runs a guide for four hospitals as it is printed, command by command, and compares what comes out with what it shows.
 
-`python -m tests.deploy.guide` needs nginx, Flower and the heart data, and takes some minutes: nodes are Flower's own.
+`python -m tests.deploy.guide` reads docs/hospitals.md, `python -m tests.deploy.guide first-round` docs/first-round.md. It needs
+nginx and Flower, and takes some minutes: nodes are Flower's own.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "hospitals.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "hospitals.md"
+FIRST_ROUND = ROOT / "docs" / "first-round.md"
+EXAMPLE = ROOT / "examples" / "omop_hospitals.py"  # which the page of the first round asks for
 STAYS = "rounds site start"
 CTRL_C = "^C"
 CUT = "..."
@@ -97,6 +102,8 @@ class Reader:
         page = self.moved(page)
         for name, text in files(page).items():
             (self.folder / name).write_text(text)
+        if EXAMPLE.name in page:
+            shutil.copy(EXAMPLE, self.folder)
         try:
             for command in commands(page):
                 began = time.monotonic()
@@ -131,8 +138,8 @@ class Reader:
         """End what still runs."""
         for process, _ in self.running.values():
             process.send_signal(signal.SIGINT)
-        if (self.folder / "heart" / "server" / "state").exists():
-            self._said("rounds server stop heart")
+        for state in self.folder.glob("*/server/state"):
+            self._said(f"rounds server stop {state.parts[-3]}")
         for process, _ in self.running.values():
             process.wait(30)
 
@@ -151,11 +158,11 @@ class Reader:
 
     def _logs(self) -> str:
         """The end of each run's log, to see why."""
-        return "\n".join(p.read_text()[-1500:] for p in self.folder.glob("heart/server/logs/run-*.log"))
+        return "\n".join(p.read_text()[-1500:] for p in self.folder.glob("*/server/logs/run-*.log"))
 
     def _settle(self) -> None:
         """Ports that are free here: a site's are its own to change."""
-        for settings in self.folder.glob("heart/sites/*/site.toml"):
+        for settings in self.folder.glob("*/sites/*/site.toml"):
             settings.write_text(self.moved(settings.read_text()))
 
 
@@ -195,11 +202,12 @@ def _bound(port: int) -> socket.socket:
 
 
 def main() -> None:
-    """Read the page in a folder that is thrown away."""
+    """Read a page in a folder that is thrown away."""
+    page = ROOT / "docs" / f"{sys.argv[1]}.md" if len(sys.argv) > 1 else PAGE
     for number in (signal.SIGINT, signal.SIGTERM):  # nothing that was started outlives this
         signal.signal(number, lambda *_: sys.exit(130))
     with tempfile.TemporaryDirectory() as folder:
-        Reader(Path(folder)).read(PAGE.read_text(encoding="utf-8"))
+        Reader(Path(folder)).read(page.read_text(encoding="utf-8"))
     print("every command does what the page shows")
 
 

@@ -14,10 +14,11 @@ from grandrounds.cli import app
 from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.deploy.consortium import load
 from grandrounds.deploy.submit import deployed_plan
-from tests.deploy.guide import CTRL_C, PAGE, Reader, commands, files, shows
+from tests.deploy.guide import CTRL_C, FIRST_ROUND, PAGE, Reader, commands, files, shows
 
 TEXT = PAGE.read_text(encoding="utf-8")
 ALL = list(commands(TEXT))
+SHORT = FIRST_ROUND.read_text(encoding="utf-8")
 START = next(i for i, c in enumerate(ALL) if c.line.startswith("rounds server start"))
 
 
@@ -33,7 +34,7 @@ def parsed(words: list[str]) -> str:
         name, command, words = command.resolve_command(context, rest)
 
 
-@pytest.mark.parametrize("line", sorted({c.line for c in ALL if c.line.startswith("rounds ")}))
+@pytest.mark.parametrize("line", sorted({c.line for c in [*ALL, *commands(SHORT)] if c.line.startswith("rounds ")}))
 def test_every_command_takes_what_it_is_given(line):
     assert parsed(shlex.split(line)[1:]).startswith("rounds ")
 
@@ -74,6 +75,17 @@ def test_what_comes_before_the_server_is_as_shown(tmp_path):
 @pytest.mark.slow
 def test_every_command_does_what_the_page_shows(tmp_path):
     Reader(tmp_path).read(TEXT)
+
+
+def test_the_way_to_the_first_round_has_at_most_ten_lines_of_files():
+    lines = [line for text in files(SHORT).values() for line in text.splitlines() if line.strip()]
+    assert len(lines) == 6, "the page says how many"
+    assert "**six lines of files**" in SHORT
+
+
+@pytest.mark.slow
+def test_every_command_to_the_first_round_does_what_the_page_shows(tmp_path):
+    Reader(tmp_path).read(SHORT)
 
 
 def test_lines_are_compared():
