@@ -71,7 +71,7 @@ def draft_cohort(
         )
     visit, stays = _usual_visit(source)
     deaths = int((~np.isnat(source.deaths().time)).sum())
-    die = deaths >= max(limits.fewest, _ENOUGH_DEATHS)
+    die = deaths >= _ENOUGH_DEATHS
     if not die and not conditions:
         raise BadInput(
             f"{source.name} has {deaths} deaths and no condition with {limits.fewest} patients or more, so there is no outcome "
