@@ -46,8 +46,9 @@ TITLES = {
     "Inspect": "Look at finished runs and explain them.",
     "Use": "Apply the model of a finished run, or log the run.",
     "Trust": "Verify the record, the privacy guarantee and its limits.",
+    "Data": "Data sets, cohorts from records, medical images, and the quality of sites' data.",
     "Deploy": "Run a consortium of real hospitals.",
-    "Research": "Data sets and reproductions of papers.",
+    "Research": "Reproductions of papers.",
 }
 SHARED = 3
 """Commands that an option is shared by before it is described once for all."""

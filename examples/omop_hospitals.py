@@ -90,7 +90,8 @@ def write_hospital(folder: Path, name: str, patients: int, rng: np.random.Genera
             ("observation_period_id", "person_id", "observation_period_start_date", "observation_period_end_date"), period),
         "measurement": (
             ("measurement_id", "person_id", "measurement_concept_id", "measurement_date", "measurement_datetime",
-             "value_as_number", "unit_concept_id", "visit_occurrence_id", "measurement_source_value", "unit_source_value"), measured),
+             "value_as_number", "unit_concept_id", "visit_occurrence_id",
+             "measurement_source_value", "unit_source_value"), measured),
         "condition_occurrence": (("condition_occurrence_id", *(c.format("condition") for c in occurrence)), condition),
         "drug_exposure": (("drug_exposure_id", *exposure), drug),
         "concept": (

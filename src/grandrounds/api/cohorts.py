@@ -78,8 +78,8 @@ def draft_cohort_file(
     Raises:
         BadInput: The records cannot be read, or no concept has enough patients.
     """
-    from grandrounds.data.cohort.draft import DraftLimits, draft_cohort
     from grandrounds.data.cohort.counts import count_concepts
+    from grandrounds.data.cohort.draft import DraftLimits, draft_cohort
     from grandrounds.data.cohort.sources import open_source
 
     source = open_source(str(records), vocabulary=None if vocabulary is None else Path(vocabulary))
