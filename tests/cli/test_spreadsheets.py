@@ -81,10 +81,10 @@ def test_the_sheet_is_asked_for_and_named_by_a_flag(folder: Path) -> None:
 
 
 def test_new_patients_may_be_in_another_kind_of_file(folder: Path) -> None:
-    tables = (("book.csv",), ("book.xlsx", "--sheet", "Patients"))
+    tables = (("book.csv",), ("book.xlsx", "--sheet", "Patients"), ("book.xlsx",))  # the last: the sheet of the run
     scored = [rounds("predict", BOOK_RUN, "--table", *table, cwd=folder) for table in tables]
-    assert [p.returncode for p in scored] == [0, 0], scored[0].stderr
-    assert scored[0].stdout == scored[1].stdout
+    assert [p.returncode for p in scored] == [0, 0, 0], scored[-1].stderr
+    assert scored[0].stdout == scored[1].stdout == scored[2].stdout
     process = rounds("evaluate", BOOK_RUN, "--table", "book.csv", cwd=folder)
     assert process.returncode == 0 and "this is the table that the run was trained on" in process.stdout + process.stderr
 
@@ -103,7 +103,7 @@ def test_a_site_checks_a_workbook_against_the_schema(folder: Path) -> None:
     fits = rounds("site", "check", "--data", "book.sav", "--schema", "consortium.toml", cwd=folder)
     assert fits.returncode == 0, fits.stdout + fits.stderr
     codes = rounds("site", "check", "--data", "book.xlsx", "--sheet", "Patients", "--schema", "consortium.toml", cwd=folder)
-    assert codes.returncode == 1 and "error: sex: 160 cells" in codes.stdout
+    assert codes.returncode == 1 and "error: died: 160 cells" in codes.stdout
 
 
 def test_table_one_is_the_same_from_a_workbook_and_from_text(folder: Path) -> None:
@@ -112,6 +112,18 @@ def test_table_one_is_the_same_from_a_workbook_and_from_text(folder: Path) -> No
     text = rounds("table1", "--table", "book.csv", *flags, cwd=folder)
     assert book.returncode == text.returncode == 0, book.stderr
     assert book.stdout.replace("book.xlsx", "book.csv") == text.stdout
+
+
+def test_a_watch_reads_a_folder_of_workbooks_and_text(folder: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    write_book(new / "may.xlsx", patients().iloc[:30])
+    patients().iloc[30:60].to_csv(new / "june.csv", index=False)
+    (new / "~$may.xlsx").write_bytes(b"\0" * 165)  # Excel has it open
+    flags = ("--site", "north", "--baseline-table", "book.csv", "--sheet", "Patients", "--json")
+    process = rounds("watch", BOOK_RUN, "--table", new, *flags, cwd=folder)
+    assert process.returncode in (0, 3), process.stderr
+    assert json.loads(process.stdout.splitlines()[-1])["new"] == 15
 
 
 def test_python_takes_the_path_of_a_workbook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,28 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     assert refusal(path).code == "damaged-file"
 
 
+def test_files_that_are_cut_off_late_are_refused(tmp_path: Path) -> None:
+    """Without the end of a Stata file codes would lose their labels, and a SAS file its last patients."""
+    stata, sas = tmp_path / "t.dta", tmp_path / "t.xpt"
+    pyreadstat.write_dta(FRAME, stata)
+    stata.write_bytes(stata.read_bytes()[:-30])
+    pyreadstat.write_xport(FRAME, sas)
+    sas.write_bytes(sas.read_bytes()[:-50])
+    for path in (stata, sas):
+        error = refusal(path)
+        assert error.code == "damaged-file" and "its end is missing" in str(error)
+
+
+def test_a_label_that_crashes_the_parser_gets_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "t.sav"
+    frame = pd.DataFrame({"ward": ["A", "B"], "x": [1.0, 2.0]})
+    pyreadstat.write_sav(frame, path, variable_value_labels={"ward": {"A": "North", "B": "South"}})
+    raw = path.read_bytes()
+    place = raw.index(b"A       \x05North")
+    path.write_bytes(raw[:place] + b"\xff" + raw[place + 1 :])
+    assert refusal(path).code == "damaged-file"
+
+
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.dta"
     pyreadstat.write_dta(FRAME.iloc[:0].astype({"ward": str}), path)

@@ -233,7 +233,8 @@ def _read(source: FitSource, rest: FitRest) -> Any:
         BadInput: There is none, or options contradict each other.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.readers import PARQUET, TEXT
+    from grandrounds.data.readers import TABLES
+    from grandrounds.data.spreadsheets import UNREADABLE
 
     name = source.source
     if not name and source.table is None:
@@ -241,7 +242,7 @@ def _read(source: FitSource, rest: FitRest) -> Any:
             "no data are given: name your table (--table FILE) or a data set (`rounds list data`)", code="no-data-named"
         )
     own = source.table is not None or source.cohort is not None
-    own = own or "://" in name or name.lower().endswith((*TEXT, *PARQUET, ".xlsx"))
+    own = own or "://" in name or name.lower().endswith((*TABLES, *UNREADABLE))
     if not own and rest.query is None and rest.reading.first_flag() is None:
         return name
     return build_experiment(

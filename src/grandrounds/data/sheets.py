@@ -7,13 +7,15 @@ read-only mode shows neither merged cells nor formulas without a value, and writ
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
@@ -28,7 +30,8 @@ _PIECE = 2**16
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # files of Excel before 2007, and every encrypted one
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _MOST_CELLS = 2**27
-_FAULTS = (KeyError, ValueError, IndexError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile, ParseError)
+_UNPACKING = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
+_FAULTS = (*_UNPACKING, KeyError, ValueError, IndexError, TypeError, AttributeError, OverflowError, ParseError)
 _CELL_NAME = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 
 
@@ -119,7 +122,7 @@ def check_workbook(raw: bytes, *, source: str) -> None:
                 if member.filename.lower().endswith((".xml", ".rels", ".vml")):
                     with archive.open(member) as part:
                         _refuse_declarations(part, source=source, name=member.filename)
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, expat.ExpatError, UnicodeError, LookupError, ValueError):
+    except (*_UNPACKING, expat.ExpatError, UnicodeError, LookupError, ValueError):
         raise BadInput(f"{source} is not a complete Excel workbook; save or copy it again", code="damaged-file") from None
 
 
@@ -303,10 +306,10 @@ class _CellReader:
 
 
 def _parse_number(word: str) -> float:
-    try:
-        return float(Decimal(word.strip()))
-    except InvalidOperation:
-        raise ValueError(f"{word[:20]} is not a number") from None
+    value = float(word)
+    if not math.isfinite(value):
+        raise ValueError(f"{word[:20]} is not a finite number")
+    return value
 
 
 def _date_cell(value: Any) -> Cell:

@@ -7,8 +7,11 @@ labels of columns are kept as descriptions (`Reading.labels`). Every assumption 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +40,23 @@ _READERS = {
 _WITH_USER_MISSING = (".sas7bdat", ".dta", ".sav", ".zsav")
 _WITHOUT_ENCODING = (".por",)
 _PERIODS = {"%tw": "weeks since 1960", "%tm": "months since 1960", "%tq": "quarters since 1960", "%th": "half-years since 1960"}
+_CRASHING = (".sav", ".zsav")
+_NO_PACKAGE = 3
+_TRIAL = f"""
+import io, sys
+try:
+    import pyreadstat
+except ImportError:
+    sys.exit({_NO_PACKAGE})
+options = {{"encoding": sys.argv[1]}} if len(sys.argv) > 1 else {{}}
+try:
+    pyreadstat.read_sav(io.BytesIO(sys.stdin.buffer.read()), metadataonly=True, output_format="dict", **options)
+except Exception:
+    pass
+"""
+"""Program of a trial in a process of its own; errors are raised again outside of it."""
+
+_TRIED: set[bytes] = set()  # SHA-256 of files that were parsed in a process of their own without a crash
 _SHOWN = 3  # values that a note quotes
 
 
@@ -59,13 +79,12 @@ def read_statistics(
         BadInput: The file is damaged or empty, or pyreadstat is not installed.
     """
     values, facts = _parse(raw, source=source, encoding=form.text_encoding)
-    names = [str(name) for name in values]
-    check_names(names, source=source)
-    if not names or not len(values[names[0]]):
+    check_names([str(name) for name in values], source=source)
+    if not len(next(iter(values.values()))):
         raise BadInput(f"{source} has no rows; give a table with at least one row", code="empty-table")
     columns, notes = {}, _Notes()
-    for name in names:
-        cells = _without_user_missing(name, list(values[name]), facts, notes)
+    for name, column in values.items():
+        cells = _without_user_missing(name, list(column), facts, notes)
         cells = _without_marks(cells, marks)
         labels = (getattr(facts, "variable_value_labels", None) or {}).get(name, {})
         if labels:
@@ -73,7 +92,7 @@ def read_statistics(
         period = _PERIODS.get(str(facts.original_variable_types.get(name, ""))[:3])
         if period is not None:
             notes.periods[name] = period
-        columns[name] = _to_values(cells, name=name, source=source)
+        columns[str(name)] = _to_values(cells, name=str(name), source=source)
     described = {name: text.strip() for name, text in facts.column_names_to_labels.items() if text and text.strip()}
     return Table(columns, source, reading=Reading(tuple(notes.lines()), labels=described))
 
@@ -92,6 +111,9 @@ def _parse(raw: bytes, *, source: str, encoding: str) -> tuple[Mapping[str, Sequ
     options: dict[str, Any] = {"output_format": "dict"}
     if encoding != AUTO and ending not in _WITHOUT_ENCODING:
         options["encoding"] = encoding
+    _check_end(raw, ending, source=source)
+    if ending in _CRASHING and raw.startswith(b"$FL"):
+        _try_in_process(raw, options.get("encoding"), source=source)
     try:
         _, facts = read(io.BytesIO(raw), metadataonly=True, **options)
         refuse_bomb(8 * (facts.number_rows or 0) * (facts.number_columns or 0), where=source)
@@ -119,6 +141,33 @@ def _parse(raw: bytes, *, source: str, encoding: str) -> tuple[Mapping[str, Sequ
             code="damaged-file",
         ) from None
     return values, facts
+
+
+def _check_end(raw: bytes, ending: str, *, source: str) -> None:
+    """Refuse a file that was cut off where the parser would not notice: Stata's last mark, SAS records of 80 bytes."""
+    cut = ending == ".dta" and raw.startswith(b"<stata_dta>") and not raw.rstrip().endswith(b"</stata_dta>")
+    if cut or (ending == ".xpt" and len(raw) % 80):
+        raise BadInput(
+            f"{source} is not a complete {_program(ending)} file: its end is missing; write or copy it again", code="damaged-file"
+        )
+
+
+def _try_in_process(raw: bytes, encoding: str | None, *, source: str) -> None:
+    """Parse the description of an SPSS file in a process of its own: the C parser crashes on some damaged ones."""
+    digest = hashlib.sha256(raw).digest()
+    if digest in _TRIED:
+        return
+    command = [sys.executable, "-c", _TRIAL, *([] if encoding is None else [encoding])]
+    try:
+        code = subprocess.run(command, input=raw, capture_output=True, check=False).returncode
+    except OSError:  # no process can be started here
+        return
+    if code not in (0, _NO_PACKAGE):
+        raise BadInput(
+            f"{source} is damaged, or has value labels in another encoding than it states; save it in SPSS again, or as CSV",
+            code="damaged-file",
+        )
+    _TRIED.add(digest)
 
 
 def _program(ending: str) -> str:

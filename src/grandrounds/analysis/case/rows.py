@@ -288,7 +288,13 @@ def read_patients(
         return read_npz(where)
     overrides = {"text_encoding": "auto", "separator": "auto", "sheet": None, **(reading or {})}  # a file shows its own
     agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **overrides}
-    return read_plan_table(DataSettings(agreed), where, query=query, pending=pending)
+    try:
+        return read_plan_table(DataSettings(agreed), where, query=query, pending=pending)
+    except BadInput as e:
+        sheet = run.plan["data"].get("sheet")
+        if e.code != "sheet-not-set" or sheet is None:
+            raise
+    return read_plan_table(DataSettings({**agreed, "sheet": sheet}), where, query=query, pending=pending)
 
 
 def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:

@@ -347,7 +347,7 @@ def open_watch(
     name = choose_site(run, site)
     place = run.folder / "at_sites" / name / "watch" if folder is None else folder
     table = None if baseline is None else baseline.table
-    query, reading = (None, None) if baseline is None else (baseline.query, baseline.reading)
+    query, reading = (None, None) if baseline is None else (baseline.query, baseline.reading_of(table))
     reference = read_baseline(run, name, table=table, query=query, reading=reading, data=data, own=own)
     if say is not None and not reference.is_stored(place):
         say(f"setting the alarm levels of {name} by resampling {reference.count} reference patients ...")
@@ -368,7 +368,7 @@ def read_label_table(run: Run, source: Source) -> Table:
     """
     from grandrounds.analysis.case.rows import read_patients
 
-    rows = read_patients(run, source.table, query=source.query, reading=source.reading)
+    rows = read_patients(run, source.table, query=source.query, reading=source.reading_of(source.table))
     if not isinstance(rows, Table):
         raise BadInput(f"{source.name} has images, not outcomes: give a table with ids and labels", code="wrong-data-kind")
     return rows

@@ -25,7 +25,8 @@ from grandrounds.core.rng import mix_bits
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.formats import AUTO, read_dates
 from grandrounds.data.images import ImageSet
-from grandrounds.data.readers import PARQUET, TEXT
+from grandrounds.data.readers import TABLES
+from grandrounds.data.spreadsheets import EXCEL
 from grandrounds.data.table import Table
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class Source:
             return hide(str(self.table))
         return "rows in memory"
 
+    def reading_of(self, table: Any) -> dict[str, object]:
+        """Return the settings for one of several tables: a sheet is that of the workbooks among them."""
+        is_workbook = str(table).lower().endswith(EXCEL)
+        return {name: value for name, value in self.reading.items() if name != "sheet" or is_workbook}
+
     def read(self, run: Run, site: str, files: Mapping[str, str]) -> Iterator[NewPatients]:
         """Read what is there now, file by file; files of a folder that were read in the same state are left out.
 
@@ -109,7 +115,7 @@ class Source:
     def _read_rows(self, run: Run, where: str | Path, query: str | None) -> Table | ImageSet | None:
         """Read a table; None where it has no rows yet."""
         try:
-            return read_patients(run, where, query=query, reading=self.reading, pending=True)
+            return read_patients(run, where, query=query, reading=self.reading_of(where), pending=True)
         except BadInput as e:
             if e.code in ("empty-table", "empty-cohort"):
                 return None
@@ -131,14 +137,14 @@ def _is_image_folder(run: Run, folder: Path) -> bool:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """List the tables of a folder by name; hidden files are left out.
+    """List the tables of a folder by name; hidden files, and those of Excel beside an open workbook, are left out.
 
     Raises:
         BadInput: The folder cannot be read.
     """
     try:
         found = [
-            p for p in folder.iterdir() if p.name.lower().endswith((*TEXT, *PARQUET, *_IMAGES)) and not p.name.startswith(".")
+            p for p in folder.iterdir() if p.name.lower().endswith((*TABLES, *_IMAGES)) and not p.name.startswith((".", "~$"))
         ]
         return sorted(found)
     except OSError as e:
