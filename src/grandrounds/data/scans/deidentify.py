@@ -113,7 +113,7 @@ def check_identity(identities: Sequence[Identity]) -> list[ScanFinding]:
     kept = sum(i.removed != "YES" for i in identities)
     if kept:
         findings.append(
-            ScanFinding("note", IDENTITY, f"PatientIdentityRemoved is not YES in {_of(kept, total)}: files name the patient")
+            ScanFinding("note", IDENTITY, f"PatientIdentityRemoved is not YES in {_of(kept, total)}: files may name the patient")
         )
     names = list(dict.fromkeys(name for i in identities for name in i.present))
     if names:
