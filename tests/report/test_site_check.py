@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import AgreedColumn, ImageSchema
-from grandrounds.data.quality.assess import assess_table
+from grandrounds.data.quality.assess import FAULTS, assess_table
 from grandrounds.data.quality.report import QualityReport
 from grandrounds.data.table import Table
 from grandrounds.report.bars import share_bars
 from grandrounds.report.quality_page import quality_page
-from grandrounds.report.site_check import STAYS, check_page
+from grandrounds.report.site_check import FIXES, STAYS, check_page
 from tests.support import patients, refused
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -77,6 +77,11 @@ def test_faults_come_first_with_their_fix_and_the_factor():
     assert "looks like mg/dL where mmol/L is agreed" in page and "multiply by 0.111" in page
     assert EVIL not in page and "&lt;img" in page
     assert parse(page).open == []
+
+
+def test_every_code_of_a_check_has_a_fix():
+    known = {code for codes in FAULTS.values() for code in codes}
+    assert known <= set(FIXES) and all(text.endswith((".", "?")) for text in FIXES.values())
 
 
 def test_a_page_of_images_has_findings_alone():

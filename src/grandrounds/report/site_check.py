@@ -44,8 +44,21 @@ FIXES = {
     "too-few-rows": "Take part with more rows, or not at all.",
     "units": "Convert the column to the agreed unit.",
     "unreadable": "Correct the file and check it again.",
+    "recoded-category": "Translate the codes to the agreed ones, by the code book of the export.",
+    "shifted-dates": "Compare dates with the source: a shift for anonymity must be undone, or agreed by all sites.",
+    "impossible-date": "Correct these dates, or leave them empty.",
+    "swapped-columns": "Exchange the two columns, or their names.",
+    "misaligned-column": "Compare some rows with the source: a column may have been sorted or joined by itself.",
+    "truncated-file": "Export the table again: its end is absent.",
+    "mixed-encoding": "Export the table again in one encoding, UTF-8 if possible.",
+    "mixed-decimals": "Write all numbers with the same decimal mark.",
+    "row-count": "Compare with the number of rows in the source, and export again.",
+    "label-leak": "Leave the column out if it is recorded after the outcome.",
+    "label-prevalence": "Compare the outcome with the source: are classes exchanged, or patients selected?",
+    "column-stops": "Export the column again: it has no values from some row on.",
+    "same-patient": "Give rows of one patient the same identifier, or remove copies.",
 }
-"""Suggested fix of each code of the schema's checks; other findings have it in their text."""
+"""Suggested fix of each code of a check; other findings have it in their text."""
 
 _SHARES = (0.05, 0.20, 0.25, 0.25, 0.20, 0.05)  # of the bins between the agreed quantiles
 _MOST_LEVELS = 12
