@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ _READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
 _HARMLESS = ("user", "password", "passwd", "pwd", "token", "ssl", "sslmode", "charset", "driver", "connect_timeout")
 """Options of a URL that do not change where it leads."""
 
-_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "'grandrounds[databases]'", "MySQLdb": "mysqlclient"}
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ def open_database(address: str) -> Database:
         options: dict[str, Any] = {"connect_args": {"read_only": True}} if scheme.startswith("duckdb") else {}
         if scheme.startswith("duckdb") and url.database in (None, "", ":memory:"):
             options = {}
+        if url.drivername == "postgresql" and find_spec("psycopg2") is None and find_spec("psycopg") is not None:
+            url = url.set(drivername="postgresql+psycopg")  # the driver that the extra installs
         engine = sa.create_engine(url, **options)
     except (ArgumentError, NoSuchModuleError, ValueError, TypeError) as error:
         if isinstance(error, NoSuchModuleError) and scheme.startswith("duckdb"):

@@ -106,7 +106,7 @@ def open_kind(kind, tmp_path, request):
         return example.write_database(f"sqlite:///{tmp_path}/omop.db")
     if kind == "duckdb":
         return example.write_database(f"duckdb:///{tmp_path}/omop.duckdb", "cdm")
-    return example.write_database(request.getfixturevalue("postgres"), "cdm")
+    return example.write_database(request.getfixturevalue("postgres"), "cdm").replace("+psycopg", "")
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "parquet", "sqlite", "duckdb", "postgres"])
