@@ -264,6 +264,12 @@ def change(lines, row, old, new):
         ({"PERSON": change(example.PERSON, 2, "2,8532", "x,8532")}, ("person_id", "row 3", "PERSON.csv", "'x'")),
         ({"PERSON": change(example.PERSON, 2, "2,8532", "1,8532")}, ("person_id 1", "several rows")),
         ({"PERSON": change(example.PERSON, 0, "year_of_birth", "yob")}, ("person", "no column year_of_birth", "yob")),
+        ({"PERSON": change(example.PERSON, 2, "2,8532", f"{2**63},8532")}, ("person_id", "row 3", str(2**63))),
+        ({"PERSON": example.PERSON[:1]}, ("table person", "no rows")),
+        (
+            {"PERSON": change(example.PERSON, 0, "gender_source_value", "person_id")},
+            ("column person_id more than once",),
+        ),
         ({"DRUG_EXPOSURE": None}, ("no table drug_exposure", "condition_occurrence")),
         ({"DEATH": change(example.DEATH, 2, "3,2020-08-01,", "3,2020-08-01,,,")}, ("row 3", "5 cells", "DEATH.csv")),
         ({"CDM_SOURCE": change(example.CDM_SOURCE, 1, "v5.4.0", "6.0")}, ("cdm_version '6.0'", "5.4")),

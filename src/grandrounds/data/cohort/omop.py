@@ -158,6 +158,8 @@ class OmopSource:
         }  # fmt: skip
         rows = read_columns(self._reader, "person", kinds, required=("person_id", "gender_concept_id", "year_of_birth"))
         ids = rows["person_id"]
+        if not len(ids):
+            raise BadInput(f"table person of {self.name} has no rows; export the patients again", code="empty-table")
         unique, counts = np.unique(ids, return_counts=True)
         twice = unique[(counts > 1) | (unique == NO_ID)]
         if len(twice):

@@ -195,6 +195,12 @@ class FileTables:
         absent = next((c for c in columns if c not in names), None)
         if absent is not None:
             raise self._missing_column(file, absent)
+        twice = next((c for c in columns if names.count(c) > 1), None)
+        if twice is not None:
+            raise BadInput(
+                f"{file.name} in {self.name} has the column {twice} more than once; keep one of them",
+                code="duplicate-column",
+            )
         used = {c: str(names.index(c)) for c in columns}
         with self._open(file) as stream:
             reader = pc.open_csv(

@@ -287,8 +287,9 @@ def to_id(cell: Any) -> int | None:
         if not text:
             return None
         if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
-            return int(text.partition(".")[0])
-        cell = float(text)
+            cell = int(text.partition(".")[0])
+        else:
+            cell = float(text)
     if isinstance(cell, bool) or cell != int(cell) or abs(int(cell)) >= (_EXACT if isinstance(cell, float) else 2**63):
         raise ValueError
     return int(cell)
