@@ -269,7 +269,7 @@ def test_the_accountant_charges_counts_with_noise_and_has_no_bound_without(rows)
     counts = RowCounts(100, 20, 10)
     noised = ask_cost(ask_of(plan, noise=7.0), counts, Terms(), unbounded=False)
     blocks = count_blocks(read_bins(Plan(plan).method.quality))
-    assert {(e.what, e.of) for e in noised.events} == {(COUNTS, "training"), (COUNTS, "validation")}
+    assert {(e.what, e.of) for e in noised.events} == {(COUNTS, rows) for rows in ("training", "validation", "test")}
     assert all(e.sigma == pytest.approx(7.0 / np.sqrt(blocks)) for e in noised.events)
     bare = ask_cost(ask_of(plan), counts, Terms(), unbounded=False)
     assert all(e.kind == "raw" for e in bare.events) and (bare.events or bare.disclosures)

@@ -313,11 +313,11 @@ def _watch(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 def _quality(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge counts with the site's own noise: a patient is in one bin of each block.
 
-    All rows are counted, so training and validation rows are charged alike. A site refuses an Ask whose number of blocks is not
-    that of its bins.
+    All rows are counted, so training, validation and test rows are charged alike. A site refuses an Ask whose number of blocks
+    is not that of its bins.
     """
     blocks, noise = _number(ask.shared, "blocks"), _number(ask.shared, "noise")
-    known = rows.present("train", "val")
+    known = rows.present("train", "val", "test")
     reach = count_reach(int(blocks))
     if not (noise and within(noise / reach, 1e-6, 1e9)):
         return _every_report(ask, _COUNTED, known)
