@@ -90,7 +90,8 @@ def write(rows: Sequence[Sequence[str]], delimiter: str = ",", end: str = "\n", 
 def is_read(text: str, width: int = 2, delimiter: str = ",") -> bool:
     """Tell whether the fast reader takes rows without a header."""
     raw = text.encode()
-    return split_columns(raw, 0, width=width, delimiter=delimiter, marks=MARKS, with_cells=True) is not None
+    formatted = [True] * width
+    return split_columns(raw, 0, delimiter=delimiter, marks=MARKS, formatted=formatted, with_cells=True) is not None
 
 
 CELL = st.one_of(
@@ -108,7 +109,9 @@ CELL = st.one_of(
 def columns(draw: st.DrawFn, rows: int) -> list[str]:
     """A column that is mostly of one kind, so that numbers and text both occur."""
     few = draw(st.lists(CELL, min_size=1, max_size=4))
-    plain = st.sampled_from(["1", "2.5", "-3", "40", "", "NA"])
+    plain = st.sampled_from(
+        draw(st.sampled_from([["1", "2.5", "-3", "40", "", "NA"], ["1,5", "-,5", "1,234", "7", "", "2,", "+1,5"]]))
+    )
     return draw(st.lists(st.sampled_from(few) | plain if draw(st.booleans()) else plain, min_size=rows, max_size=rows))
 
 
@@ -184,6 +187,42 @@ def test_one_odd_cell_in_a_column_of_numbers(word: str, delimiter: str) -> None:
     rows = [["a", "b"], *([str(i / 4), str(i)] for i in range(40)), [word, "1"], *([str(i), "NA"] for i in range(20))]
     for marks in (MARKS, MARKS | {"-999", "5"}):
         assert_same(write(rows, delimiter).encode(), marks=marks)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "",
+        "NA ",
+        "1.5",
+        "1,5,5",
+        "1.234,5",
+        "007,5",
+        "-0,5",
+        "45%",
+        "1,5e3",
+        "12345678901234567890",
+        "-999",
+        "-999,0",
+        "\xa01,5",
+        "x",
+        "1,234",
+    ],
+)
+def test_decimal_commas(odd: str) -> None:
+    cells = [f"{i},{i % 100:02d}" for i in range(1500)]
+    cells[1200] = odd
+    rows = [["a", "b", "c"], *([cell, "1,234", "NA" if i % 2 else " 5 "] for i, cell in enumerate(cells))]
+    for options in ({}, {"marks": MARKS | {"-999"}}, {"keep": ["a"]}, {"kinds": {"a": "categorical"}}, {"form": PLAIN}):
+        assert_same(write(rows, ";").encode(), **options)
+        assert_same(write(rows).encode(), **options)
+
+
+def test_decimal_commas_are_not_read_word_by_word() -> None:
+    raw = write([[f"{i},5", f"{i}"] for i in range(100)], ";").encode()
+    (commas, plain) = split_columns(raw, 0, delimiter=";", marks=MARKS, formatted=[True, True], with_cells=True)
+    assert commas.comma == "0,5" and plain.comma is None
+    assert commas.values.tolist() == [i + 0.5 for i in range(100)]
 
 
 @pytest.mark.parametrize("text", BROKEN)

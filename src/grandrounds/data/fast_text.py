@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.data.formats import proves_comma
 from grandrounds.data.table import EXACT, is_number, parse_numbers, without_marks
 
 if TYPE_CHECKING:
@@ -39,19 +40,26 @@ class FastColumn:
     batches: Sequence[str]
     missing_words: set[str]
     distinct: Sequence[str] | None = None
+    comma: str | None = None  # the first cell with a decimal comma, of numbers that have them
 
 
 def split_columns(
-    text: bytes, start: int, *, width: int, delimiter: str, marks: frozenset[str], with_cells: bool
+    text: bytes,
+    start: int,
+    *,
+    delimiter: str,
+    marks: frozenset[str],
+    formatted: Sequence[bool],
+    with_cells: bool,
 ) -> list[FastColumn] | None:
     """Read rows of UTF-8 text as columns; None where the strict reader has to.
 
     Args:
         text: The text.
         start: The place of the first row, after the header.
-        width: The number of columns.
         delimiter: The character between cells.
         marks: Cells that mean "no value".
+        formatted: For each column whether it may be read as numbers with decimal commas.
         with_cells: Keep the cells of numbers, which decide about decimal marks.
     """
     try:
@@ -59,6 +67,7 @@ def split_columns(
         import pyarrow.csv
     except ImportError:
         return None
+    width = len(formatted)
     if width < 2 or delimiter not in DELIMITERS or b"\0" in text or not _has_regular_lines(text):
         return None
     if text.startswith(_BYTE_ORDER_MARK, start):  # Arrow would skip it, also after a header
@@ -85,8 +94,8 @@ def split_columns(
         remaining = content.columns[::-1]
         del content
         columns = []
-        while remaining:  # cells are freed once their column is converted
-            column = reader.read(_Cells.from_arrow(pa.concat_arrays(remaining.pop().chunks)))
+        for free in formatted:  # cells are freed once their column is converted
+            column = reader.read(_Cells.from_arrow(pa.concat_arrays(remaining.pop().chunks)), formatted=free)
             if column is None:
                 return None
             columns.append(column)
@@ -143,6 +152,15 @@ class _Cells:
         array = pa.StringArray.from_buffers(len(self.array), pa.py_buffer(self.offsets), content, present)
         return _Cells(array, self.offsets, self.data)
 
+    def translate(self, mark: bytes, other: bytes) -> _Cells:
+        """Return the same cells with another character in place of one."""
+        import pyarrow as pa
+
+        present, places, content = self.array.buffers()
+        changed = pa.py_buffer(content.to_pybytes().replace(mark, other))
+        array = pa.StringArray.from_buffers(len(self.array), places, changed, present, offset=self.array.offset)
+        return _Cells(array, self.offsets, np.frombuffer(changed, np.uint8))
+
     def has_leading_zero(self) -> bool:
         """Tell whether a number is written as a code, such as 007 or -01."""
         if len(self.data) == 0:
@@ -171,7 +189,7 @@ class _ColumnReader:
         self.mark_array = pa.array(sorted(marks), pa.string())
         self.longest = csv.field_size_limit()
 
-    def read(self, cells: _Cells) -> FastColumn | None:
+    def read(self, cells: _Cells, *, formatted: bool) -> FastColumn | None:
         """Read one column; None where a cell is longer than the strict reader takes."""
         if len(cells.data) > self.longest and (cells.offsets[1:] - cells.offsets[:-1]).max() > self.longest:
             return None
@@ -180,7 +198,7 @@ class _ColumnReader:
         if all(word in self.marks or is_number(word) for word in sample):
             numbers = self._read_plain(cells) or self._read_marked(cells)
         if numbers is None:
-            return self._read_words(cells)
+            return (self._read_commas(cells) if formatted else None) or self._read_words(cells)
         return FastColumn(numbers[0], self._batches(cells), numbers[1])
 
     def _batches(self, cells: _Cells) -> Sequence[str]:
@@ -197,15 +215,38 @@ class _ColumnReader:
 
     def _read_marked(self, cells: _Cells) -> tuple[Array, set[str]] | None:
         """Read numbers among any marks for missing, with spaces around them."""
+        words, missing_words = self._trim(cells)
+        values = None if any(map(is_number, missing_words)) else self._convert(words)
+        return None if values is None else (values, missing_words)
+
+    def _trim(self, cells: _Cells) -> tuple[_Cells, set[str]]:
+        """Remove spaces around cells; marks for missing become null, and are returned."""
         import pyarrow.compute as pc
 
         words = pc.ascii_trim_whitespace(cells.array)
         missing = pc.is_in(words, value_set=self.mark_array)
         missing_words = set(words.filter(missing).unique().to_pylist())
-        if any(map(is_number, missing_words)):
+        return _Cells.from_arrow(words).without(missing.to_numpy(zero_copy_only=False)), missing_words
+
+    def _read_commas(self, cells: _Cells) -> FastColumn | None:
+        """Read numbers that differ from plain ones by a decimal comma alone, as `read_formats` does; None for others."""
+        content = cells.data.tobytes()
+        sample = map(str.strip, cells.array.take(self.places).to_pylist())
+        if b"," not in content or b"." in content or any("," in mark for mark in self.marks):
             return None
-        values = self._convert(_Cells.from_arrow(words).without(missing.to_numpy(zero_copy_only=False)))
-        return None if values is None else (values, missing_words)
+        if not all(word in self.marks or is_number(word.replace(",", ".")) for word in sample):
+            return None
+        words, missing_words = self._trim(cells)
+        values = self._convert(words.translate(b",", b"."))
+        if values is None:
+            return None
+        first = None
+        for start in range(0, len(values), BATCH_ROWS):  # mostly the first rows prove it
+            batch = [word for word in words.array.slice(start, BATCH_ROWS).to_pylist() if word is not None]
+            first = first or next((word for word in batch if "," in word), None)
+            if proves_comma(batch):
+                return FastColumn(values, (), missing_words, comma=first)
+        return None
 
     def _convert(self, cells: _Cells) -> Array | None:
         """Convert cells to numbers, NaN for null; None where one may be refused by `parse_numbers` or is a mark."""

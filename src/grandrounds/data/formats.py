@@ -161,9 +161,8 @@ class Source:
     values: Array
     batches: Sequence[str]  # of numbers: cells with \0 between them
     marks: Collection[str] = ()  # words that were read as missing
-    distinct: Sequence[str] | None = (
-        None  # of text: its words in the order of the rows, each once, where they are known
-    )
+    comma: str | None = None  # of numbers that were read with decimal commas: the first cell that has one
+    distinct: Sequence[str] | None = None  # of text, if they are known: its words in the order of the rows, each once
 
 
 def read_formats(
@@ -181,14 +180,15 @@ def read_formats(
     Returns:
         The columns by name, and the assumptions.
     """
-    words = {s.name: s for s in columns if s.values.dtype == np.object_ and s.name not in keep}
     texts: dict[str, TextColumn] = {}
-    for name, source in words.items():
-        kind = kinds.get(name)
-        if kind is None or kind in ("numeric", "id", "drop"):
-            text_column = _parse_column(source.values, source.distinct, sure=kind == "numeric")
+    for source in columns:
+        if source.comma is not None:
+            texts[source.name] = TextColumn([], {source.comma: _comma_cell(source.comma)}, source.values)
+        elif source.values.dtype == np.object_ and may_be_formatted(source.name, kinds=kinds, keep=keep):
+            sure = kinds.get(source.name) == "numeric"
+            text_column = _parse_column(source.values, source.distinct, sure=sure)
             if text_column is not None:
-                texts[name] = text_column
+                texts[source.name] = text_column
     commas = [n for n, t in texts.items() if t.proves == {","}]
     comma_possible = form.decimal == "," or any("," in t.proves or t.unclear for t in texts.values())
     numbers = [s for s in columns if s.values.dtype == np.float64 and s.batches and s.name not in keep]
@@ -221,6 +221,12 @@ def read_formats(
     return out, Reading(tuple(notes.lines()), decimal, unclear, mixed=tuple(notes.mixed))
 
 
+def may_be_formatted(name: str, *, kinds: Mapping[str, object], keep: Collection[str]) -> bool:
+    """Tell whether text of a column may be numbers in some format; arguments as in `read_formats`."""
+    kind = kinds.get(name)
+    return name not in keep and (kind is None or kind in ("numeric", "id", "drop"))
+
+
 def _parse_column(values: Array, known: Sequence[str] | None, *, sure: bool) -> TextColumn | None:
     """Parse the column's cells as numbers; None where one is no number or the column holds levels or codes."""
     first = next((w for w in (known or values) if w is not None), None)
@@ -247,13 +253,23 @@ def _parse_column(values: Array, known: Sequence[str] | None, *, sure: bool) -> 
 def _fast_commas(words: list[str]) -> tuple[Array, dict[str, Cell]] | None:
     """Parse numbers that differ from plain ones by a decimal comma alone, without a pattern for each cell."""
     joined = "\0".join(words)
-    if "," not in joined or "." in joined or not _SURE_COMMA.search(joined):
+    if "," not in joined or "." in joined or not proves_comma(words):
         return None
-    floats = parse_numbers(joined.replace(",", ".").split("\0"))
+    floats = parse_numbers([word.replace(",", ".") for word in words])
     if floats is None:
         return None
     shown = next(w for w in words if "," in w)
-    return floats, {shown: Cell("", False, shown, ",", False, False)}
+    return floats, {shown: _comma_cell(shown)}
+
+
+def _comma_cell(word: str) -> Cell:
+    """Return the cell that represents a column of numbers with decimal commas."""
+    return Cell("", False, word, ",", False, False)
+
+
+def proves_comma(words: Sequence[str]) -> bool:
+    """Tell whether a comma in one of the cells can be no thousands separator."""
+    return _SURE_COMMA.search("\0".join(words)) is not None
 
 
 def _is_measurement(column: TextColumn, *, sure: bool) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,16 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.fast_text import BATCH_ROWS, DELIMITERS, split_columns
-from grandrounds.data.formats import AUTO, PLAIN, Format, Source, list_columns, parse_cell, read_formats
+from grandrounds.data.formats import (
+    AUTO,
+    PLAIN,
+    Format,
+    Source,
+    list_columns,
+    may_be_formatted,
+    parse_cell,
+    read_formats,
+)
 from grandrounds.data.table import Table, check_names, is_number, parse_numbers, without_marks
 
 FAST_SIZE = 2**18  # shorter texts are read before Arrow is imported
@@ -140,7 +150,10 @@ def read_text(
         delimiter = _parse_separator(form.separator, source=source)
     sources = None
     if len(text) >= fast_size:
-        sources = _read_quickly(text, delimiter=delimiter, source=source, marks=marks, names=names, detect=form.detect)
+        formatted = partial(may_be_formatted, kinds=kinds or {}, keep=keep)
+        sources = _read_quickly(
+            text, delimiter=delimiter, source=source, marks=marks, names=names, formatted=formatted, detect=form.detect
+        )
     if sources is None:
         sources = _read_strictly(text.to_text(), delimiter=delimiter, source=source, marks=marks, names=names)
     if not form.detect:
@@ -154,7 +167,14 @@ def read_text(
 
 
 def _read_quickly(
-    text: FileText, *, delimiter: str, source: str, marks: frozenset[str], names: Sequence[str] | None, detect: bool
+    text: FileText,
+    *,
+    delimiter: str,
+    source: str,
+    marks: frozenset[str],
+    names: Sequence[str] | None,
+    formatted: Callable[[str], bool],
+    detect: bool,
 ) -> list[Source] | None:
     """Read a large text of a regular structure by Arrow; None for every other text, also for one with a fault."""
     head, start = text.head, 0
@@ -177,10 +197,14 @@ def _read_quickly(
         raw, start = text.to_bytes(), len(head[:start].encode("utf-8"))
     except UnicodeEncodeError:
         return None
-    columns = split_columns(raw, start, width=len(header), delimiter=delimiter, marks=marks, with_cells=detect)
+    free = [detect and formatted(name) for name in header]
+    columns = split_columns(raw, start, delimiter=delimiter, marks=marks, formatted=free, with_cells=detect)
     if columns is None:
         return None
-    return [Source(n, c.values, c.batches, c.missing_words, c.distinct) for n, c in zip(header, columns, strict=True)]
+    return [
+        Source(name, c.values, c.batches, c.missing_words, c.comma, c.distinct)
+        for name, c in zip(header, columns, strict=True)
+    ]
 
 
 def _read_strictly(
