@@ -166,6 +166,7 @@ KINDS: Any = st.sampled_from([{}, {}, {"a": "numeric"}, {"b": "categorical"}, {"
 )
 @example("a,b\n1,\ufeff2\n", Format(), MARKS, {}, "utf-8-sig")
 @example("a,b\n\ufeffx,2\n", Format(), MARKS, {}, "utf-8")
+@example('a,b\n"1,5",1\n"1\x00,5",1\n', Format(), MARKS, {}, "utf-16")
 def test_any_text_gives_the_same_table_or_the_same_error(
     text: str, form: Format, marks: frozenset[str], kinds: Mapping[str, object], encoding: str
 ) -> None:
