@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Query, Reading, expand_options
-from grandrounds.cli.table1 import read_rows
+from grandrounds.cli.options import CohortFile, Query, Reading, expand_options
+from grandrounds.cli.table1 import read_cohort_rows, read_rows
 from grandrounds.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from grandrounds.data.table import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +55,7 @@ def km(
         bool,
         typer.Option("--secure", help="Secure aggregation: the server receives sums over hospitals and nothing else."),
     ] = False,
+    cohort: CohortFile = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of a run with ledger, record and report.")] = None,
     query: Query = None,
     reading: Reading = Reading(),
@@ -68,7 +72,13 @@ def km(
     """
     from grandrounds.api.survival import kaplan_meier
     from grandrounds.core.errors import BadInput
+    from grandrounds.data.cohort.definition import read_cohort
 
+    rows: Table | str | None = None
+    if cohort is not None:
+        rows, site = read_cohort_rows(cohort, table or source, site)
+        defined = read_cohort(cohort)
+        time, event = time or defined.schema().duration, event or defined.outcome.name
     missing = [flag for flag, value in (("--time", time), ("--event", event)) if value is None]
     if missing or time is None or event is None:
         raise BadInput(
@@ -76,7 +86,8 @@ def km(
             code="missing-option",
         )
     times = _numbers(at)
-    rows = read_rows(source, table, query, reading, command="fit km")
+    if rows is None:
+        rows = read_rows(source, table, query, reading, command="fit km")
     result = kaplan_meier(
         rows,
         time=time,

@@ -137,6 +137,28 @@ def read_rows(source: str, table: str | None, query: str | None, reading: Readin
     return rows
 
 
+def read_cohort_rows(cohort: Path, where: str, site: str | None) -> tuple[Table, str | None]:
+    """Read the table of a cohort from clinical records, and print assumptions.
+
+    Args:
+        cohort: The cohort file.
+        where: The records of one hospital, or a folder with those of several.
+        site: The column of hospitals that the user named.
+
+    Returns:
+        The table, and the column of hospitals.
+
+    Raises:
+        BadInput: The cohort or the records cannot be read.
+    """
+    from grandrounds.api.describing import read_records
+    from grandrounds.data.cohort.definition import read_cohort
+
+    rows, usual = read_records(where, read_cohort(cohort))
+    show_reading(rows)
+    return rows, site or usual
+
+
 def _write(path: Path, text: str) -> None:
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput

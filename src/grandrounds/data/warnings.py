@@ -205,9 +205,11 @@ def survival_warnings(data: Dataset) -> list[str]:
         rows = "1 row has" if none == 1 else f"{none} rows have"
         out.append(f"{rows} a follow-up time '{data.schema.duration}' of 0: they count as at risk at the first event only")
     if data.patient is not None:
-        events: dict[str, set[str]] = {}
-        for patient, event in zip(data.patient.tolist(), data.label.tolist(), strict=True):
-            events.setdefault(patient, set()).add(event)
+        events: dict[tuple[str, str], set[str]] = {}
+        own_numbers = data.table.reading is not None and bool(data.table.reading.selection)  # each hospital numbers its patients
+        sites = data.site.tolist() if own_numbers and data.site is not None else [""] * len(data)
+        for site, patient, event in zip(sites, data.patient.tolist(), data.label.tolist(), strict=True):
+            events.setdefault((site, patient), set()).add(event)
         mixed = sum(len(e) > 1 for e in events.values())
         several = len(data) - len(events)
         if mixed:

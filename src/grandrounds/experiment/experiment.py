@@ -249,6 +249,12 @@ class Experiment(Section):
                 f"the experiment has two data sources, data.name '{data.name}' and data.table: remove one of them",
                 code="two-data-sources",
             )
+        if data.cohort is not None and data.name is not None:
+            raise BadInput(
+                f"data.cohort makes a table from clinical records, and data.name is '{data.name}': name the records with "
+                "data.table (--table FOLDER)",
+                code="two-data-sources",
+            )
         subgroup = self.evaluation.subgroup
         is_own_code = data.name is not None and plugins.is_path(data.name)
         if data.name is not None and not is_own_code:

@@ -25,7 +25,7 @@ from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import NUMBERS, Policy
+from grandrounds.keeper.policy.rules import NUMBERS, Policy, cohort_digest
 from grandrounds.keeper.store import Facts
 from grandrounds.methods.exact.site import FORESEEN, read_question
 from grandrounds.protocol.messages import Ask, Payload
@@ -178,6 +178,8 @@ class AccessControl:
             Refusal: The policy or the budget does not allow it.
         """
         self._check(self.policy.refuses(ask, plan, rows=rows))
+        if cohort_digest(plan) != self.cohort:  # a folder with another cohort was accepted since the run was opened
+            raise Refusal(codes.OTHER_COHORT)
         questions.check(ask)
         if ask.task == STATISTIC:
             self._count_numbers(ask, questions, rows=rows, columns=columns)

@@ -285,7 +285,7 @@ class Policy:
 
     def _approves(self, plan: PlanValues, run: str) -> bool:
         named = self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
-        approved = not self.runs.cohorts or _cohort_digest(plan) in self.runs.cohorts
+        approved = not self.runs.cohorts or cohort_digest(plan) in self.runs.cohorts
         return named and approved and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
 
     def _refuses_objective(self, ask: Ask, plan: PlanValues | None) -> bool:
@@ -472,7 +472,7 @@ def _smallest_cell(plan: PlanValues) -> float:
     return min((n for n in numbers if isinstance(n, int | float)), default=math.inf)
 
 
-def _cohort_digest(plan: PlanValues) -> str:
+def cohort_digest(plan: PlanValues) -> str:
     """Return the digest of a plan's cohort, "" without one; the keeper checks that it is that of the definition."""
     cohort = plan["data"].get("cohort")
     return str(cohort.get("digest", "")) if isinstance(cohort, Mapping) else ""
