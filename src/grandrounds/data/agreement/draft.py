@@ -19,7 +19,7 @@ from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.data.agreement.check import mean_brightness
 from grandrounds.data.agreement.dates import AgreedDates, read_days
 from grandrounds.data.agreement.profiles import draft_profile
-from grandrounds.data.agreement.relations import as_numbers, draft_order, draft_relations
+from grandrounds.data.agreement.relations import as_numbers, draft_relations
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema, ImageSchema
 from grandrounds.data.checks import score_column
 from grandrounds.data.images import ImageSet
@@ -32,6 +32,8 @@ RARE = 5
 
 _FEWEST = 40  # values below which quantiles would be those of single patients
 _EVENTS = 20  # rows of the smaller class below which the AUROC of a column is not written
+_FIXED = 0.97  # share of a patient's rows that agree in a fixed column
+_DIFFER = 0.8  # share of all pairs of rows that may agree in it by chance
 _STEPS = (0.01, 0.02, 0.05, 0.1)  # of shares
 _PATIENT = "patient"  # what an .npz file usually calls it
 _BEYOND = 2.0  # widths between the outer quantiles that a range reaches beyond them, at least
@@ -137,7 +139,6 @@ def _add_reference(table: Table, draft: DataSchema, drop: Sequence[str]) -> Data
         if as_number is not None:
             numbers[c.name] = as_number
     relations = draft_relations(numbers)
-    order = draft_order({c.name: numbers[c.name] for c in draft.columns if c.quantiles and c.name in numbers})
     columns = tuple(
         replace(
             column,
@@ -145,7 +146,7 @@ def _add_reference(table: Table, draft: DataSchema, drop: Sequence[str]) -> Data
             missing_share=_round_share(float(missing_mask(table.columns[column.name]).mean()), len(table)),
             auroc=_draft_auroc(table.columns[column.name], target),
             relations=relations.get(column.name, ()),
-            at_most=order.get(column.name, ()),
+            whole=column.kind == "number" and _is_whole(table.columns[column.name]),
             profiles=(
                 draft_profile(to_text(table.columns[column.name]), column.values, numbers, name=column.name)
                 if shares[column.name]
@@ -159,6 +160,7 @@ def _add_reference(table: Table, draft: DataSchema, drop: Sequence[str]) -> Data
         columns=columns,
         class_shares=_draft_shares(table.columns[draft.label], draft.classes) if draft.task == CLASSIFICATION else (),
         repeated_share=_draft_repeated(table, draft.patient),
+        fixed=_draft_fixed(table, draft),
         dates=draft_dates(table, drop=(draft.label, *drop)),
     )
 
@@ -183,6 +185,39 @@ def _draft_repeated(table: Table, patient: str | None) -> float | None:
         return None
     words = [w for w in to_text(table.columns[patient]).tolist() if w is not None]
     return _round_share(1 - len(set(words)) / len(words), len(words)) if len(words) >= _FEWEST else None
+
+
+def _draft_fixed(table: Table, draft: DataSchema) -> tuple[str, ...]:
+    """Find categories that are the same in all rows of a patient, though patients differ in them."""
+    if draft.patient is None:
+        return ()
+    pairs = pair_rows(table.columns[draft.patient])
+    out = []
+    for column in draft.columns:
+        if column.kind == "number" or len(pairs) < _FEWEST:
+            continue
+        words = to_text(table.columns[column.name])
+        shares = np.array(list(Counter(words.tolist()).values())) / len(words)
+        same = float((words[pairs[:, 0]] == words[pairs[:, 1]]).mean())
+        if same >= _FIXED and (shares**2).sum() <= _DIFFER:
+            out.append(column.name)
+    return tuple(out)
+
+
+def pair_rows(patient: Array) -> Array:
+    """Pair each row of a patient with the patient's row before it, (m, 2)."""
+    last: dict[object, int] = {}
+    pairs = []
+    for i, word in enumerate(to_text(patient).tolist()):
+        if word is not None and word in last:
+            pairs.append((last[word], i))
+        last[word] = i
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _is_whole(values: Array) -> bool:
+    present = values[~np.isnan(values)] if values.dtype == np.float64 else values[:0]
+    return len(present) >= _FEWEST and bool((present == np.floor(present)).all())
 
 
 def _find_event(table: Table, draft: DataSchema) -> Array | None:

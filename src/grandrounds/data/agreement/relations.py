@@ -1,7 +1,7 @@
-"""Relations between columns: rank correlations, and numbers that are never above others, such as a minimum and a mean.
+"""Relations between columns: rank correlations that hospitals share.
 
-They show faults that leave a column's own distribution nearly as it was: sex coded the other way round, a lowest and a highest
-pressure exchanged, a column that was sorted by itself. Words count as numbers where two levels have nearly all rows.
+They show faults that leave a column's own distribution nearly as it was: sex coded the other way round, two enzymes
+exchanged, a column that was sorted by itself. Words count as numbers where two levels have nearly all rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ FEWEST = 100
 
 _WEAKEST = 0.3
 _MOST = 3  # relations of one column that are written
-_ALWAYS = 0.995
 _ROWS = 20_000  # rows that are looked at in a large table
 _TWO = 0.9  # share of two levels that makes a category a yes or no
 
@@ -90,26 +89,3 @@ def draft_relations(columns: Mapping[str, Array]) -> dict[str, tuple[tuple[str, 
         name: tuple((other, round(rho, 1)) for rho, other in sorted(pairs, key=lambda p: -abs(p[0]))[:_MOST])
         for name, pairs in strength.items()
     }
-
-
-def draft_order(columns: Mapping[str, Array]) -> dict[str, tuple[str, ...]]:
-    """Find, for each column, those of the same size that it is never above; the most alike first.
-
-    Args:
-        columns: Numbers (n,) of each column that is a measurement, NaN where missing.
-    """
-    out: dict[str, tuple[str, ...]] = {}
-    quartiles = {name: np.nanquantile(v, [0.05, 0.5, 0.95]) for name, v in columns.items() if (~np.isnan(v)).any()}
-    for name, mine in quartiles.items():
-        found = []
-        for other, theirs in quartiles.items():
-            if other == name or theirs[1] < mine[1] or theirs[0] >= mine[2]:
-                continue  # apart from each other: the distributions show an exchange
-            both = ~np.isnan(columns[name]) & ~np.isnan(columns[other])
-            gap = columns[other][both] - columns[name][both]
-            if len(gap) >= FEWEST and (gap >= 0).mean() >= _ALWAYS and (gap > 0).mean() >= 0.5:
-                rho = rank_correlation(columns[name], columns[other])[0]
-                found += [(-rho, other)] if rho >= _WEAKEST else []
-        if found:
-            out[name] = tuple(other for _, other in sorted(found)[:_MOST])
-    return out

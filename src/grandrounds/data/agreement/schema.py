@@ -304,7 +304,7 @@ def _read_flag(plain: Mapping[str, object], key: str, where: str) -> bool:
     value = plain.get(key, False)
     if not isinstance(value, bool):
         raise BadInput(
-            f"{where}: {key} is {value!r}; write true if every image has one, or leave it out", code="wrong-type"
+            f"{where}: {key} is {value!r}; write true, or leave it out", code="wrong-type"
         )
     return value
 
@@ -332,12 +332,12 @@ SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
 _ALIASES = {"numeric": "number", "categorical": "category"}
 _COLUMN = (
-    "kind", "unit", "range", "quantiles", "values", "shares", "missing_share", "auroc", "relations", "at_most",
+    "kind", "unit", "range", "quantiles", "values", "shares", "missing_share", "auroc", "whole", "relations",
     "profiles", "about",
 )
 _DATA = (
-    "label", "task", "duration", "event", "positive", "classes", "class_shares", "patient", "repeated_share", "time", "missing",
-    "fewest_rows", "dates", "columns",
+    "label", "task", "duration", "event", "positive", "classes", "class_shares", "patient", "repeated_share", "fixed", "time",
+    "missing", "fewest_rows", "dates", "columns",
 )  # fmt: skip
 _YES_NO = ("0", "1")
 
@@ -360,8 +360,8 @@ class AgreedColumn:
     missing_share: float | None = None
     auroc: float | None = None  # of the column alone for the label, 0.5 to 1
     relations: tuple[tuple[str, float], ...] = ()  # rank correlations with other columns
-    at_most: tuple[str, ...] = ()  # columns that this one is never above
     profiles: tuple[tuple[str, tuple[float, ...]], ...] = ()  # mean ranks of other columns among rows of each of `values`
+    whole: bool = False  # all numbers are whole
 
     @property
     def numeric(self) -> bool:
@@ -381,7 +381,7 @@ class AgreedColumn:
         plain |= {"range": None if self.range is None else list(self.range)}
         plain |= {"quantiles": list(self.quantiles), "values": list(self.values), "shares": list(self.shares)}
         plain |= {"missing_share": self.missing_share, "auroc": self.auroc}
-        plain |= {"relations": dict(self.relations), "at_most": list(self.at_most)}
+        plain |= {"relations": dict(self.relations), "whole": self.whole}
         plain |= {"profiles": {name: list(ranks) for name, ranks in self.profiles}}
         return {name: plain[name] for name in _COLUMN if plain[name] or isinstance(plain[name], float)}
 
@@ -403,6 +403,7 @@ class DataSchema:
     duration: str | None = None  # column with the follow-up time, for survival
     class_shares: tuple[float, ...] = ()  # of `classes` among the consortium's rows
     repeated_share: float | None = None  # share of rows of a patient with an earlier row
+    fixed: tuple[str, ...] = ()  # columns that are the same in all rows of a patient, such as sex
     dates: tuple[AgreedDates, ...] = ()  # for checks alone: no inputs of a model, and a table may lack them
     cohort: Cohort | None = None  # by which the table is made from clinical records
 
@@ -480,6 +481,7 @@ class DataSchema:
             "task": None if self.task == CLASSIFICATION else self.task, "duration": self.duration,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "fewest_rows": self.fewest_rows, "class_shares": list(self.class_shares), "repeated_share": self.repeated_share,
+            "fixed": list(self.fixed),
             "dates": {d.name: d.to_dict() for d in self.dates}, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
         always = ("missing", "repeated_share")
@@ -516,6 +518,7 @@ class DataSchema:
             fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
             class_shares=read_shares(plain, "class_shares", where, "classes"),
             repeated_share=read_share(plain, "repeated_share", where),
+            fixed=read_words(plain, "fixed", where),
             dates=read_dates_section(plain, where),
         )
         schema._check(where)
@@ -630,11 +633,12 @@ def _read_column(name: str, entry: object, where: str) -> AgreedColumn:
     span = (limits[0], limits[1]) if limits else None
     shares = read_shares({"values": values, **entry}, "shares", where, "values")
     missing, auroc = read_share(entry, "missing_share", where), read_share(entry, "auroc", where)
-    relations, at_most = _read_relations(entry, where), read_words(entry, "at_most", where)
+    relations = _read_relations(entry, where)
     profiles = _read_profiles(entry, where, len(values))
     return AgreedColumn(
-        name, kind, unit, span, quantiles, values, about, shares, missing, auroc, relations, at_most, profiles
-    )
+        name, kind, unit, span, quantiles, values, about, shares, missing, auroc, relations, profiles,
+        _read_flag(entry, "whole", where),
+    )  # fmt: skip
 
 
 def _read_profiles(entry: Mapping[str, object], where: str, levels: int) -> tuple[tuple[str, tuple[float, ...]], ...]:

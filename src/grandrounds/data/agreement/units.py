@@ -258,7 +258,12 @@ def suspect_unit(column: AgreedColumn, values: Array) -> Suspicion | None:
 
 def distance(quantiles: tuple[float, ...], values: Array) -> float:
     """Measure how far a site's quartiles are from the consortium's, in deviations of the consortium."""
-    quartiles, agreed = np.quantile(values, LEVELS[1:4]), np.array(quantiles)
+    return quartile_distance(quantiles, np.quantile(values, LEVELS[1:4]))
+
+
+def quartile_distance(quantiles: tuple[float, ...], quartiles: Array) -> float:
+    """Measure how far quartiles (3,) are from the consortium's, as `distance` does."""
+    agreed = np.array(quantiles)
     if agreed[0] > 0:
         quartiles, agreed = np.log(np.maximum(quartiles, agreed[0] * 1e-9)), np.log(agreed)
     low, middle, high = agreed[0], agreed[2], agreed[4]

@@ -39,7 +39,7 @@ from grandrounds.data.quality.exchanged import MISALIGNED, SWAPPED, check_exchan
 from grandrounds.data.quality.files import ENCODING, TRUNCATED, FileFacts, check_rows, check_text, inspect_file
 from grandrounds.data.quality.leaks import LEAK, PREVALENCE, check_leaks, check_prevalence
 from grandrounds.data.quality.missing import STOPS, check_stops
-from grandrounds.data.quality.patients import SAME_PATIENT, check_returning, check_same_patients
+from grandrounds.data.quality.patients import SAME_PATIENT, check_fixed, check_returning, check_same_patients
 from grandrounds.data.quality.report import QualityReport, count_repeated, describe_columns
 from grandrounds.data.quality.units import check_units
 from grandrounds.data.table import Table
@@ -99,6 +99,7 @@ def assess_table(
         *check_categories(table, schema),
         *check_dates(table, schema, today=today),
         *check_returning(table, schema),
+        *check_fixed(table, schema),
         *check_same_patients(table, schema),
         *check_leaks(table, schema),
         *check_prevalence(table, schema),
@@ -125,7 +126,7 @@ def _leave_out_explained(findings: Iterable[Finding]) -> Iterator[Finding]:
     seen: set[tuple[str, str]] = set()
     for f in findings:
         key = (f.column, f.code)
-        repeats = f.code in (ENCODING, TRUNCATED, UNITS, RECODED) and key in seen
+        repeats = f.code in (ENCODING, TRUNCATED, UNITS, RECODED, REPEATED_PATIENTS) and key in seen
         followed = f.code == UNREADABLE and bool(causes)
         if key not in explained and not repeats and not followed:
             seen.add(key)

@@ -11,7 +11,7 @@ order must explain at least `GAIN` squared standard errors, which include the di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ RECODED = "recoded-category"
 FEWEST = 30
 """Cells below which shares say nothing."""
 
-GAIN = 30.0
+GAIN = 25.0
 """Squared standard errors that another order of the words must explain."""
 
 EXPLAINED = 0.62
@@ -115,7 +115,7 @@ def _find_new_order(column: AgreedColumn, words: Array, numbers: dict[str, Array
     """Find agreed words that have the shares and profiles of other agreed words."""
     from scipy.optimize import linear_sum_assignment
 
-    here, cost = _compare_levels(column, words, numbers)
+    here, cost = compare_levels(column, words, numbers)
     if cost is None:
         return None
     rows, columns = linear_sum_assignment(cost)
@@ -136,10 +136,19 @@ def _main_levels(column: AgreedColumn, here: Array) -> Array:
     return np.asarray(np.maximum(np.array(column.shares), here) >= _MAIN)
 
 
-def _compare_levels(column: AgreedColumn, words: Array, numbers: dict[str, Array]) -> tuple[Array, Array | None]:
-    """Compute the share (k,) of each level here, and the cost (m, m) of reading one main level as another.
+def compare_levels(
+    column: AgreedColumn, words: Array, numbers: Mapping[str, Array], *, leave_out: Sequence[str] = ()
+) -> tuple[Array, Array | None]:
+    """Compute the cost of reading one main level as another: squared differences in standard deviations between hospitals.
 
-    A cost is a squared distance in standard errors, which count the rows and the differences between hospitals.
+    Args:
+        column: The agreed column, with shares and profiles.
+        words: The site's words (n,), None where missing.
+        numbers: Numbers (n,) of the columns that profiles refer to.
+        leave_out: Columns whose profiles do not count.
+
+    Returns:
+        The share (k,) of each level here, and the cost (m, m) of the main levels; None where there are too few cells.
     """
     counts = Counter(words.tolist())
     total = sum(counts[word] for word in column.values)
@@ -151,7 +160,7 @@ def _compare_levels(column: AgreedColumn, words: Array, numbers: dict[str, Array
     mine, theirs = (np.log((s[keep] + 0.01) / (1.01 - s[keep])) for s in (here, agreed))
     cost = np.minimum(((mine[:, None] - theirs[None, :]) / _SHARE_SPREAD) ** 2, _MOST_COST)
     for other, ranks in column.profiles:
-        if other not in numbers:
+        if other not in numbers or other in leave_out:
             continue
         means, rows = mean_ranks(words, column.values, numbers[other])
         known = np.array(ranks) != NEUTRAL

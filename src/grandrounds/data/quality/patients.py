@@ -1,4 +1,4 @@
-"""Patients in several rows: more returning patients than agreed, and the same patient under two numbers.
+"""Patients in several rows: more returning patients than agreed, two patients under one number, and one under two.
 
 Two rows of different patients are copies where they have the same values in nearly all columns. A match in a rare value counts
 more than one in a common value: the evidence of a column is minus the logarithm of the value's share. Rows are compared only
@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.data.agreement.check import REPEATED_PATIENTS, Finding, format_count
+from grandrounds.data.agreement.draft import pair_rows
 from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.data.quality.report import count_repeated
 from grandrounds.data.table import Table, to_text
@@ -27,6 +28,9 @@ SURE = 15.0
 FEWEST = 3
 MORE = (1.5, 0.08)
 """Share of repeated rows that is too much: this times the agreed share, plus this."""
+
+DIFFER = (4, 0.1)
+"""Rows that differ from the same patient's row before in a fixed column: at least so many, and this share of them."""
 
 _BLOCKS = 8
 _BUCKET = 12  # rows that share a block by chance are not compared beyond this
@@ -51,6 +55,33 @@ def check_returning(table: Table, schema: DataSchema) -> Iterator[Finding]:
             "copied, or is the number of the patient cut?"
         )
         yield Finding("warning", REPEATED_PATIENTS, schema.patient or "", text)
+
+
+def check_fixed(table: Table, schema: DataSchema) -> Iterator[Finding]:
+    """Find rows of one patient that differ in what a patient keeps, such as sex: two patients with one number.
+
+    Args:
+        table: The site's table.
+        schema: The agreed schema, with `fixed` columns.
+    """
+    names = [name for name in schema.fixed if name in table.columns]
+    if schema.patient is None or schema.patient not in table.columns or not names:
+        return
+    pairs = pair_rows(table.columns[schema.patient])
+    if len(pairs) < FEWEST:
+        return
+    for name in names:
+        words = to_text(table.columns[name])
+        first, second = words[pairs[:, 0]], words[pairs[:, 1]]
+        known = np.array([a is not None and b is not None for a, b in zip(first, second, strict=True)])
+        differ = known & (first != second)
+        if differ.sum() >= max(DIFFER[0], DIFFER[1] * known.sum()):
+            text = (
+                f"{format_count(int(differ.sum()), 'row')} with another '{name}' than the row before of the same patient: is the "
+                "number of the patient cut, or used for two patients?"
+            )
+            yield Finding("warning", REPEATED_PATIENTS, schema.patient, text)
+            return
 
 
 def check_same_patients(table: Table, schema: DataSchema) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 `agreement.units.suspect_unit` finds a known conversion after which a column that is far from the agreed quantiles fits. Here
 are three more cases. With many values a known conversion is reported from a smaller distance on. A column that is very far
-and fits after a common factor (10, 1000, 24, 18.016 ...) is reported although its measure is not known. A column is in two units
-where a part of its values is very far, and exactly that part fits after a conversion.
+and fits after a common factor (10, 1000, 24, 18.016 ...) is reported although its measure is not known. A column is in two
+units where a part of its values is very far and exactly that part fits after a conversion, or where fractions among whole
+numbers become whole after it.
 
 False alarms are controlled by the distances: of 20 sites cut from other hospitals than the reference (`bench/quality_tables.py`,
 part "tuning"), 99% of columns were within 0.45 deviations on the eICU demo and within 1.0 on Diabetes 130-US.
@@ -52,6 +53,9 @@ _PART = (0.08, 0.92)  # share of values in another unit
 _OUTSIDE = 3.5  # deviations from which a value is in another unit
 _FITS = 2.5  # deviations within which it fits after a conversion
 _PURE = 0.9  # share of the far values that must fit
+_FRACTION = 0.001  # distance from a whole number, of rounding
+_FRACTIONS = (0.05, 0.98)  # share of fractions: a column of fractions alone is a mean, or in another unit altogether
+_WHOLE = 0.98  # share of fractions that a conversion must make whole
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def check_units(table: Table, schema: DataSchema) -> Iterator[Finding]:
             _find_small_factor(column, present)
             or _find_common_factor(column, present)
             or _find_mixture(column, present)
+            or _find_fractions(column, present)
         )
         if finding is not None:
             yield finding
@@ -164,6 +169,23 @@ def _find_mixture(column: AgreedColumn, values: Array) -> Finding | None:
         return None
     text = f"{share:.0%} of the values seem to be in another unit than the others: {how} there, or write one unit"
     return Finding("error" if share >= FAR / 4 else "warning", UNITS, column.name, text)
+
+
+def _find_fractions(column: AgreedColumn, values: Array) -> Finding | None:
+    """Find fractions among whole numbers that one conversion makes whole: a part of the rows in another unit."""
+    fraction = np.abs(values - np.round(values)) > _FRACTION
+    share = float(fraction.mean())
+    if not column.whole or not _FRACTIONS[0] <= share <= _FRACTIONS[1]:
+        return None
+    for c in conversions(column.name, unit=column.unit, median=column.quantiles[2]):
+        converted = c.factor * values[fraction] + c.offset
+        if abs(c.factor) > 1 and (np.abs(converted - np.round(converted)) <= _FRACTION * c.factor).mean() >= _WHOLE:
+            text = (
+                f"{share:.0%} of the values are fractions where whole numbers are agreed, and would be whole if they were in "
+                f"{c.units[0]}: {c} there"
+            )
+            return Finding("warning", UNITS, column.name, text)
+    return None
 
 
 def _read_scale(column: AgreedColumn) -> _Scale | None:
