@@ -6,6 +6,7 @@ import pytest
 from bench.quality import CODES, run_clean, run_faults
 
 
+@pytest.mark.slow
 @pytest.mark.data("eicu_demo", "diabetes130")
 def test_faults_of_real_hospitals_are_named_and_clean_tables_do_not_alarm():
     outcomes = run_faults(16, part="tuning", seed=11)
