@@ -134,7 +134,10 @@ def schema_(
     reading: Reading = Reading(),
     quantiles: Annotated[
         bool,
-        typer.Option("--quantiles", help="Also write the reference of checks (quantiles, shares, dates, correlations), computed from these patients."),
+        typer.Option(
+            "--quantiles",
+            help="Also write the reference of checks (quantiles, shares, dates, correlations), computed from these patients.",
+        ),
     ] = False,
 ) -> None:
     """Write a draft of section [data] of consortium.toml from a table or images; edit it afterwards.
