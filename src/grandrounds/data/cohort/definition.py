@@ -366,7 +366,7 @@ def write_span(seconds: int) -> str:
         if seconds and seconds % factor == 0:
             n = seconds // factor
             return f"{n} {word}" if n == 1 else f"{n} {word}s"
-    return f"{seconds / _HOUR:.6g} hours"
+    return f"{seconds / _HOUR:.12g} hours"
 
 
 def read_codes(value: object, key: str, where: str, named: Mapping[str, ConceptSet] | None = None) -> tuple[Code, ...]:
@@ -491,6 +491,11 @@ def _read_outcome(plain: Mapping[str, object], named: Mapping[str, ConceptSet], 
         raise BadInput(f'{where}: write the horizon once, as death = "30 days"', code="conflicting-settings")
     if horizon is None:
         raise BadInput(f'{where} has no horizon: add within = "30 days", or "visit"', code="invalid-time-span")
+    within = None if horizon == VISIT else read_span(horizon, "death" if death else "within", where)
+    if within == 0:
+        raise BadInput(
+            f"{where}: the horizon is {horizon!r}, in which nothing can happen; write a longer time", code="invalid-time-span"
+        )
     stray = next((k for k in ("take", "unit", "above", "below") if k in plain and not measurement), None)
     if stray or (measurement and (plain.get("time_to_event") or plain.get("first"))):
         raise BadInput(
@@ -506,7 +511,7 @@ def _read_outcome(plain: Mapping[str, object], named: Mapping[str, ConceptSet], 
     return Outcome(
         name=read_word(plain, "name", where) or ("died" if death else "outcome"),
         kind="death" if death else "measurement" if measurement else "condition",
-        within=None if horizon == VISIT else read_span(horizon, "death" if death else "within", where),
+        within=within,
         concepts=concepts,
         first=_read_flag(plain, "first", where),
         take=take,
@@ -549,7 +554,7 @@ def _read_feature(name: str, value: object, named: Mapping[str, ConceptSet], whe
         )
     usual = HISTORY if not numeric else VISIT if predict_at else _USUAL_WINDOW
     window = value.get("window", usual)
-    if window not in (VISIT, HISTORY, ALL) and not isinstance(window, int):
+    if "window" in value and window not in (VISIT, HISTORY, ALL):
         window = read_span(window, "window", where)
     assert isinstance(window, str | int)
     unit, limits = read_word(value, "unit", where) or "", _read_range(value, "range", where)
