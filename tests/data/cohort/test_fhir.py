@@ -14,7 +14,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.definition import ConceptSet, parse_cohort, read_codes
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.fhir import FhirSource
-from grandrounds.data.cohort.fhir_elements import find_vocabulary, parse_end, parse_record_time, read_reference
+from grandrounds.data.cohort.fhir_codes import find_vocabulary
+from grandrounds.data.cohort.fhir_elements import parse_end, parse_record_time, read_reference
 from grandrounds.data.cohort.records import Records
 
 LOINC, SNOMED = "http://loinc.org", "http://snomed.info/sct"
@@ -34,9 +35,10 @@ def encounter(name: str = "e1", **more) -> dict:
     } | more  # fmt: skip
 
 
-def observation(name: str = "o1", code: str = "2345-7", **more) -> dict:
+def observation(name: str = "o1", code: str | dict = "2345-7", **more) -> dict:
+    coded = concept((LOINC, code)) if isinstance(code, str) else code
     return {
-        "resourceType": "Observation", "id": name, "status": "final", "code": concept((LOINC, code)), "subject": ONE,
+        "resourceType": "Observation", "id": name, "status": "final", "code": coded, "subject": ONE,
         "effectiveDateTime": "2020-01-02T08:00:00Z",
     } | more  # fmt: skip
 
@@ -311,6 +313,17 @@ def test_a_resource_that_comes_twice_counts_once_in_its_last_version(tmp_path):
     assert len(FhirSource(tmp_path).visits().id) == 1
 
 
+def test_an_error_entered_later_removes_the_record(tmp_path):
+    parts = [{"code": concept((LOINC, "2345-7")), "valueInteger": 1}]
+    panel = observation("x", "1", component=parts)
+    assert len(read(tmp_path, panel)) == 1
+    assert len(read(tmp_path, panel, panel | {"status": "entered-in-error"})) == 0
+    assert (
+        len(read(tmp_path, panel, {k: v for k, v in panel.items() if k != "component"} | {"code": parts[0]["code"]}))
+        == 1
+    )
+
+
 def test_omop_ids_need_a_vocabulary(tmp_path):
     assert refusal(tmp_path, observation(), wanted=(3004501,)) == (
         f"glucose has OMOP concept ids alone (3004501), which the FHIR export {tmp_path} does not have; "
@@ -319,6 +332,25 @@ def test_omop_ids_need_a_vocabulary(tmp_path):
     source = FhirSource(tmp_path)
     assert len(source.records("measurement", codes(3004501, "LOINC:2345-7"))) == 1
     assert source.notes == ("glucose: 1 OMOP concept ids match nothing in a FHIR export without a vocabulary",)
+
+
+def test_concepts_are_counted_by_code(tmp_path):
+    two = {"reference": "Patient/p2"}
+    named = {"coding": [{"system": "local", "code": "1"}, {"system": LOINC, "code": "2345-7", "display": "Glucose"}]}
+    observations = [
+        observation("a", code=named, valueQuantity={"value": 1, "code": "mg/dL"}),
+        observation("b", valueQuantity={"value": 2, "code": "mmol/L"}, subject=two),
+        observation("c", valueQuantity={"value": 2, "code": "mg/dL"}),
+        observation("d"),
+        observation("e", "72166-2", valueCodeableConcept=concept((SNOMED, "1"))),
+        observation("f", code=concept(("local", "2"))),
+    ]
+    found = FhirSource(write(tmp_path, PATIENT, *observations, condition())).count_concepts()
+    assert [(c.domain, c.code, c.name, c.patients, c.records, c.numbers, c.unit) for c in found] == [
+        ("condition", "SNOMED:44054006", "", 1, 1, 0, ""),
+        ("measurement", "LOINC:2345-7", "Glucose", 2, 4, 3, "mg/dL"),
+        ("observation", "LOINC:72166-2", "", 1, 1, 0, ""),
+    ]
 
 
 def test_several_files_gzip_zip_and_other_types(tmp_path):

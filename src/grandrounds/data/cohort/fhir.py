@@ -7,29 +7,26 @@ in memory.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.definition import SEXES, Cohort, ConceptSet, Domain
+from grandrounds.data.cohort.fhir_codes import CodeLists, CodeMatcher, find_vocabulary, search_any
 from grandrounds.data.cohort.fhir_elements import (
     ABSENT,
     DAY,
     NO_TIME,
-    Coding,
-    find_vocabulary,
     has_code,
     last_day,
     parse_end,
     parse_record_time,
     parse_time,
-    read_codings,
     read_reference,
     read_status,
 )
@@ -43,8 +40,9 @@ from grandrounds.data.cohort.fhir_records import (
     add_medication_request,
     add_observation,
     add_procedure,
+    count_codes,
 )
-from grandrounds.data.cohort.records import Deaths, Periods, Persons, Records, Visits, to_words
+from grandrounds.data.cohort.records import ConceptCount, Deaths, Periods, Persons, Records, Visits, to_words
 
 TYPES: dict[Domain, str] = {
     "condition": "Condition",
@@ -60,13 +58,9 @@ _KINDS = {
     "AMB": "outpatient", "VR": "outpatient", "OBSENC": "outpatient", "HH": "outpatient",
     "I": "inpatient", "E": "emergency", "O": "outpatient",
 }  # fmt: skip
-_SAME = {"RxNorm Extension": "RxNorm", "ICD9Proc": "ICD9CM", "ICD10PCS": "ICD10CM"}
-"""Vocabularies of OMOP that share a system of codes in FHIR, or a name in a cohort file."""
 _NO_VISIT = (*ABSENT, "planned")
 _ICU = ("305351004", "309904001", "ICU", "PEDICU", "PEDNICU", "CCU")
 """Codes of intensive care: SNOMED CT of an admission to it and of the unit, and HL7's types of location."""
-_MOST_SEARCHED = 40  # codes: a search for more takes as long as parsing
-_SEARCHABLE = re.compile(r"[A-Za-z0-9.-]+")  # codes that JSON writes in one way
 _WRITE_TIME = "write a date such as 2020-12-31, or a time such as 2020-12-31T23:59:00Z"
 
 
@@ -85,16 +79,6 @@ class _Visit:
     end: int
     kind: str
     parent: str | None
-
-
-class CodeLists(Protocol):
-    """A vocabulary, as far as resources with codes need one."""
-
-    def codes(self, concepts: ConceptSet) -> frozenset[tuple[str, str]]:
-        """List the pairs of vocabulary and code that a concept set covers, with descendants and codes that map to them."""
-
-    def prepare_codes(self, sets: Iterable[ConceptSet]) -> None:
-        """Find the codes of several concept sets at once."""
 
 
 class FhirSource:
@@ -219,8 +203,19 @@ class FhirSource:
         word_matchers = [(v.name, self._match(v)) for v in values]
         return index.take(rows, lambda codings: next((name for name, m in word_matchers if m(codings)), None))
 
-    def _match(self, concepts: ConceptSet) -> _Matcher:
-        return _Matcher(concepts, () if self._vocabulary is None else self._vocabulary.codes(concepts))
+    def count_concepts(self) -> list[ConceptCount]:
+        """Count the patients and records of each code of a known vocabulary, those of most patients first.
+
+        Raises:
+            BadInput: A line cannot be read.
+        """
+        counted: list[ConceptCount] = []
+        for kind in dict.fromkeys(TYPES.values()):
+            counted += count_codes(self._index(kind, None), next(d for d, k in TYPES.items() if k == kind))
+        return counted
+
+    def _match(self, concepts: ConceptSet) -> CodeMatcher:
+        return CodeMatcher(concepts, () if self._vocabulary is None else self._vocabulary.codes(concepts))
 
     def _check_ids(self, concepts: ConceptSet, index: RecordIndex) -> None:
         """Refuse concepts that nothing in the export can match: OMOP ids, where no resource has one."""
@@ -268,7 +263,7 @@ class FhirSource:
                         self._encounters[name] = visit
         return self._encounters
 
-    def _index(self, kind: str, concepts: ConceptSet) -> RecordIndex:
+    def _index(self, kind: str, concepts: ConceptSet | None) -> RecordIndex:
         """Read the resources of a type once: those of the prepared concept sets where this is one of them, else all."""
         covered, index = self._indexes.get(kind, (frozenset(), None))
         if index is not None and (covered is None or concepts in covered):
@@ -280,13 +275,13 @@ class FhirSource:
             {name: visit.end for name, visit in self._read_encounters().items()},
             None if covered is None else lambda codings: any(matches(codings) for matches in matchers),
         )
-        medications: dict[str, tuple[Coding, ...]] = {}
+        medications: dict[str, object] = {}
         if kind == "MedicationRequest":
             for file in self._files_of("Medication"):
-                medications |= {_read_id(line): read_codings(line.resource.get("code")) for line in read_lines(file)}
+                medications |= {_read_id(line): line.resource.get("code") for line in read_lines(file)}
         add = {"Observation": add_observation, "Condition": add_condition, "Procedure": add_procedure}.get(kind)
         # the codes of a medication may be in a file of their own
-        contains = None if covered is None or add is None else _find_any([m.pattern for m in matchers])
+        contains = None if covered is None or add is None else search_any([m.pattern for m in matchers])
         for file in self._files_of(kind):
             for line in read_lines(file, contains):
                 if add is not None:
@@ -299,50 +294,6 @@ class FhirSource:
         index = rows.build()
         self._indexes[kind] = (covered, index)
         return index
-
-
-class _Matcher:
-    """Matches lists of codings with a concept set: one coding that is in it is enough."""
-
-    def __init__(self, concepts: ConceptSet, more: Iterable[tuple[str, str]]) -> None:
-        self._codes = {(c.vocabulary, _plain(c.vocabulary, c.code)) for c in concepts.codes if not c.prefix}
-        named = ((_SAME.get(vocabulary, vocabulary), code) for vocabulary, code in more)
-        self._codes |= {(vocabulary, _plain(vocabulary, code)) for vocabulary, code in named}
-        self._begins: dict[str, tuple[str, ...]] = {}
-        for c in concepts.codes:
-            if c.prefix:
-                self._begins[c.vocabulary] = (*self._begins.get(c.vocabulary, ()), _plain(c.vocabulary, c.code))
-
-    @property
-    def pattern(self) -> str | None:
-        """A pattern that is in every line with one of the codes; None where they are too many to search for."""
-        codes = [(v, c, '"') for v, c in sorted(self._codes)]
-        codes += [(v, c, "") for v, begins in sorted(self._begins.items()) for c in begins]
-        if len(codes) > _MOST_SEARCHED or not all(_SEARCHABLE.fullmatch(code) for _, code, _ in codes):
-            return None
-        parts = (r"\.?".join(code) if v.startswith("ICD") else re.escape(code) for v, code, _ in codes)
-        return "|".join(f'"{part}{end}' for part, (_, _, end) in zip(parts, codes, strict=True))
-
-    def __call__(self, codings: tuple[Coding, ...]) -> bool:
-        """Return True where one of the codings is in the set."""
-        for system, code in codings:
-            vocabulary = find_vocabulary(system)
-            if vocabulary is not None:
-                plain = _plain(vocabulary, code)
-                if (vocabulary, plain) in self._codes or plain.startswith(self._begins.get(vocabulary, ())):
-                    return True
-        return False
-
-
-def _find_any(patterns: Sequence[str | None]) -> re.Pattern[bytes] | None:
-    """Compile a search for any of the patterns; None where one cannot be searched for."""
-    known = [p for p in patterns if p]
-    return re.compile("|".join(known).encode(), re.IGNORECASE) if len(known) == len(patterns) else None
-
-
-def _plain(vocabulary: str, code: str) -> str:
-    """Write a code as it is compared: ICD codes are exported with and without a dot."""
-    return code.replace(".", "").upper() if vocabulary.startswith("ICD") else code.strip()
 
 
 def _to_times(seconds: list[int]) -> Array:

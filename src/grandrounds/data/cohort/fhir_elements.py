@@ -1,6 +1,6 @@
-"""Elements of FHIR R4 resources: times, references, codings and quantities.
+"""Elements of FHIR R4 resources: times, references, codings and status.
 
-Times are the hospital's wall clock as written; the offset from UTC is dropped. A system of codes is known by its URL or OID.
+Times are the hospital's wall clock as written; the offset from UTC is dropped.
 """
 
 from __future__ import annotations
@@ -22,46 +22,6 @@ _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)?)?)?", re.ASCII
 )
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_SYSTEMS = {
-    "loinc.org": "LOINC",
-    "snomed.info/sct": "SNOMED",
-    "hl7.org/fhir/sid/icd-10": "ICD10",
-    "hl7.org/fhir/sid/icd-10-cm": "ICD10CM",
-    "hl7.org/fhir/sid/icd-10-gm": "ICD10GM",
-    "hl7.org/fhir/sid/icd-10-de": "ICD10GM",
-    "fhir.de/codesystem/bfarm/icd-10-gm": "ICD10GM",
-    "fhir.de/codesystem/dimdi/icd-10-gm": "ICD10GM",
-    "hl7.org/fhir/sid/icd-9-cm": "ICD9CM",
-    "hl7.org/fhir/sid/icd-9-cm/diagnosis": "ICD9CM",
-    "terminology.hl7.org/codesystem/icd9cm": "ICD9CM",
-    "terminology.hl7.org/codesystem/icd9": "ICD9CM",
-    "whocc.no/atc": "ATC",
-    "fhir.de/codesystem/bfarm/atc": "ATC",
-    "fhir.de/codesystem/dimdi/atc": "ATC",
-    "nlm.nih.gov/research/umls/rxnorm": "RxNorm",
-    "ama-assn.org/go/cpt": "CPT4",
-    "unitsofmeasure.org": "UCUM",
-    "fhir-terminology.ohdsi.org": "OMOP",
-    "urn:oid:2.16.840.1.113883.6.1": "LOINC",
-    "urn:oid:2.16.840.1.113883.6.96": "SNOMED",
-    "urn:oid:2.16.840.1.113883.6.3": "ICD10",
-    "urn:oid:2.16.840.1.113883.6.90": "ICD10CM",
-    "urn:oid:1.2.276.0.76.5.311": "ICD10GM",
-    "urn:oid:2.16.840.1.113883.6.103": "ICD9CM",
-    "urn:oid:2.16.840.1.113883.6.104": "ICD9CM",
-    "urn:oid:2.16.840.1.113883.6.73": "ATC",
-    "urn:oid:2.16.840.1.113883.6.88": "RxNorm",
-    "urn:oid:2.16.840.1.113883.6.12": "CPT4",
-    "urn:oid:2.16.840.1.113883.6.8": "UCUM",
-}
-_PREFIX = re.compile(r"^https?://(www\.)?")
-
-
-@lru_cache(maxsize=512)
-def find_vocabulary(system: str) -> str | None:
-    """Find the vocabulary of definition.VOCABULARIES that a system of codes is; None where it is none of them."""
-    plain = _PREFIX.sub("", system.strip().lower().partition("|")[0]).rstrip("/")
-    return "SNOMED" if plain.startswith("snomed.info/sct") else _SYSTEMS.get(plain)
 
 
 @lru_cache(maxsize=65536)
@@ -148,6 +108,13 @@ def read_codings(concept: object) -> tuple[Coding, ...]:
         for c in codings
         if isinstance(c, dict) and isinstance(c.get("code"), str)
     )
+
+
+def read_display(concept: object) -> str:
+    """Read the words of a concept's first code, "" where it has none; its free text may name a patient and is not read."""
+    codings = concept.get("coding") if isinstance(concept, dict) else None
+    words = (c.get("display") for c in codings or () if isinstance(c, dict))
+    return next((w for w in words if isinstance(w, str)), "")
 
 
 def has_code(concept: object, *codes: str) -> bool:

@@ -8,6 +8,7 @@ index has no names, addresses or text.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -17,6 +18,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.cohort.definition import Domain
+from grandrounds.data.cohort.fhir_codes import find_vocabulary
 from grandrounds.data.cohort.fhir_elements import (
     ABSENT,
     NO_TIME,
@@ -25,12 +28,13 @@ from grandrounds.data.cohort.fhir_elements import (
     parse_end,
     parse_record_time,
     read_codings,
+    read_display,
     read_reference,
     read_reference_type,
     read_status,
 )
 from grandrounds.data.cohort.fhir_files import Line
-from grandrounds.data.cohort.records import Records
+from grandrounds.data.cohort.records import ConceptCount, Records
 
 COMPARATOR, FROM_VISIT = 1, 2
 """Flags of a row: its number is a bound such as "< 5"; its time is the end of its visit."""
@@ -77,6 +81,7 @@ class RecordIndex:
     visit_ids: Array
     units: Array
     coding_lists: tuple[tuple[Coding, ...], ...]
+    displays: tuple[str, ...]  # of each list, the words of its first code
     word_lists: tuple[tuple[Coding, ...], ...]
 
     def find(self, matches: Callable[[tuple[Coding, ...]], bool]) -> Array:
@@ -137,21 +142,23 @@ class IndexBuilder:
         self._person = self._visit = _NONE
         self._fault: str | None = None
         self._faults: dict[int, str] = {}
+        self._displays: list[str] = []
         self.unresolved = 0  # medication requests whose medication is not in the export
 
     def add(
-        self, line: Line, codings: tuple[Coding, ...], times: tuple[str, ...], *, element: Mapping[str, Any] | None = None,
+        self, line: Line, concept: object, times: tuple[str, ...], *, element: Mapping[str, Any] | None = None,
         path: str = "",
     ) -> None:  # fmt: skip
         """Add a row.
 
         Args:
             line: The resource.
-            codings: Its codes.
+            concept: The CodeableConcept with its codes.
             times: Elements that have its time, the first that is there counts.
             element: The element with its value; None where it has no value.
             path: The element's path, for messages.
         """
+        codings = read_codings(concept)
         if not codings or (self._wants is not None and not self._is_wanted(codings)):
             return
         if line is not self._line:
@@ -165,9 +172,12 @@ class IndexBuilder:
             flag |= bound
         if fault is not None:
             self._faults[len(self._keys)] = fault
+        number = self._codings[codings]
+        if number == len(self._displays):
+            self._displays.append(read_display(concept))
         self._append(
             (
-                self._person, self._visit, self._time, value, self._units[unit], self._codings[codings],
+                self._person, self._visit, self._time, value, self._units[unit], number,
                 self._words[words], flag,
             )
         )  # fmt: skip
@@ -225,8 +235,47 @@ class IndexBuilder:
             visit_ids=_to_array(self._visits.values()),
             units=_to_array(self._units.values()),
             coding_lists=tuple(self._codings.values()),
+            displays=tuple(self._displays),
             word_lists=tuple(self._words.values()),
         )  # fmt: skip
+
+
+def count_codes(index: RecordIndex, domain: Domain) -> list[ConceptCount]:
+    """Count the patients and records of each code.
+
+    Args:
+        index: The records.
+        domain: Their domain; measurements without any number are observations.
+
+    Returns:
+        The first code of a known vocabulary of each record, those of most patients first.
+    """
+    names: dict[str, str] = {}
+    codes = []
+    for codings, display in zip(index.coding_lists, index.displays, strict=True):
+        known = ((find_vocabulary(system), code) for system, code in codings)
+        code = next((f"{vocabulary}:{plain}" for vocabulary, plain in known if vocabulary is not None), "")
+        codes.append(code)
+        names.setdefault(code, display)
+    of_row = np.array(codes, dtype=object)[index.codings] if codes else np.zeros(0, object)
+    counted = []
+    for code in sorted(names.keys() - {""}):
+        mine = of_row == code
+        measured = mine & ~np.isnan(index.value)
+        units = Counter(u for u in index.units[index.unit[measured]] if u is not None)
+        numbers = int(measured.sum())
+        counted.append(
+            ConceptCount(
+                domain="observation" if domain == "measurement" and not numbers else domain,
+                code=code,
+                name=names[code],
+                patients=len(np.unique(index.person[mine])),
+                records=int(mine.sum()),
+                numbers=numbers,
+                unit=min(units, key=lambda u: (-units[u], u)) if units else "",
+            )
+        )
+    return sorted((c for c in counted if c.records), key=lambda c: (c.domain, -c.patients, -c.records, c.code))
 
 
 def _to_array(values: list[Any]) -> Array:
@@ -242,12 +291,11 @@ def add_observation(line: Line, rows: IndexBuilder) -> None:
     if read_status(resource) in ABSENT:
         rows.retract(line)
         return
-    rows.add(line, read_codings(resource.get("code")), _OBSERVED, element=resource)
+    rows.add(line, resource.get("code"), _OBSERVED, element=resource)
     components = resource.get("component")
     for i, component in enumerate(components if isinstance(components, list) else ()):
         if isinstance(component, dict):
-            codings = read_codings(component.get("code"))
-            rows.add(line, codings, _OBSERVED, element=component, path=f"component[{i}].")
+            rows.add(line, component.get("code"), _OBSERVED, element=component, path=f"component[{i}].")
 
 
 def add_condition(line: Line, rows: IndexBuilder) -> None:
@@ -255,7 +303,7 @@ def add_condition(line: Line, rows: IndexBuilder) -> None:
     if has_code(line.resource.get("verificationStatus"), "refuted", *ABSENT):
         rows.retract(line)
     else:
-        rows.add(line, read_codings(line.resource.get("code")), _DIAGNOSED)
+        rows.add(line, line.resource.get("code"), _DIAGNOSED)
 
 
 def add_procedure(line: Line, rows: IndexBuilder) -> None:
@@ -263,16 +311,16 @@ def add_procedure(line: Line, rows: IndexBuilder) -> None:
     if read_status(line.resource) in (*ABSENT, "not-done", "preparation"):
         rows.retract(line)
     else:
-        rows.add(line, read_codings(line.resource.get("code")), _PERFORMED)
+        rows.add(line, line.resource.get("code"), _PERFORMED)
 
 
-def add_medication_request(line: Line, rows: IndexBuilder, medications: Mapping[str, tuple[Coding, ...]]) -> None:
+def add_medication_request(line: Line, rows: IndexBuilder, medications: Mapping[str, object]) -> None:
     """Add a MedicationRequest that is an order.
 
     Args:
         line: The resource.
         rows: The index.
-        medications: The codes of each Medication of the export.
+        medications: The code of each Medication of the export.
     """
     resource = line.resource
     if (
@@ -282,23 +330,22 @@ def add_medication_request(line: Line, rows: IndexBuilder, medications: Mapping[
     ):
         rows.retract(line)
         return
-    codings = read_codings(resource.get("medicationCodeableConcept"))
+    concept = resource.get("medicationCodeableConcept")
     reference = resource.get("medicationReference")
-    if not codings and isinstance(reference, dict):
-        found = _find_contained(resource, reference) or medications.get(read_reference(reference) or "")
-        if found is None:
+    if not read_codings(concept) and isinstance(reference, dict):
+        concept = _find_contained(resource, reference) or medications.get(read_reference(reference) or "")
+        if concept is None:
             rows.unresolved += 1
-        codings = found or ()
-    rows.add(line, codings, _ORDERED)
+    rows.add(line, concept, _ORDERED)
 
 
-def _find_contained(resource: Mapping[str, Any], reference: Mapping[str, Any]) -> tuple[Coding, ...] | None:
-    """Find the codes of a Medication that the request itself has, which "#id" names."""
+def _find_contained(resource: Mapping[str, Any], reference: Mapping[str, Any]) -> object:
+    """Find the code of a Medication that the request itself has, which "#id" names."""
     name, parts = reference.get("reference"), resource.get("contained")
     if not isinstance(name, str) or not name.startswith("#") or not isinstance(parts, list):
         return None
     mine = next((p for p in parts if isinstance(p, dict) and p.get("id") == name[1:]), None)
-    return None if mine is None else read_codings(mine.get("code"))
+    return None if mine is None else mine.get("code")
 
 
 def _read_time(line: Line, elements: Iterable[str]) -> tuple[int, str | None]:
