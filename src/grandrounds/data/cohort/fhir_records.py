@@ -250,28 +250,27 @@ def count_codes(index: RecordIndex, domain: Domain) -> list[ConceptCount]:
     Returns:
         The first code of a known vocabulary of each record, those of most patients first.
     """
-    names: dict[str, str] = {}
-    codes = []
-    for codings, display in zip(index.coding_lists, index.displays, strict=True):
+    ids, names = _Ids(), []
+    of_list = np.full(len(index.coding_lists) + 1, _NONE)
+    for i, (codings, display) in enumerate(zip(index.coding_lists, index.displays, strict=True)):
         known = ((find_vocabulary(system), code) for system, code in codings)
-        code = next((f"{vocabulary}:{plain}" for vocabulary, plain in known if vocabulary is not None), "")
-        codes.append(code)
-        names.setdefault(code, display)
-    of_row = np.array(codes, dtype=object)[index.codings] if codes else np.zeros(0, object)
+        of_list[i] = ids[next((f"{vocabulary}:{plain}" for vocabulary, plain in known if vocabulary is not None), None)]
+        if of_list[i] == len(names):
+            names.append(display)
+    of_row = of_list[index.codings]
     counted = []
-    for code in sorted(names.keys() - {""}):
-        mine = of_row == code
-        measured = mine & ~np.isnan(index.value)
+    for number, code in enumerate(ids.values()):
+        mine = np.flatnonzero(of_row == number)
+        measured = mine[~np.isnan(index.value[mine])]
         units = Counter(u for u in index.units[index.unit[measured]] if u is not None)
-        numbers = int(measured.sum())
         counted.append(
             ConceptCount(
-                domain="observation" if domain == "measurement" and not numbers else domain,
+                domain="observation" if domain == "measurement" and not len(measured) else domain,
                 code=code,
-                name=names[code],
+                name=names[number],
                 patients=len(np.unique(index.person[mine])),
-                records=int(mine.sum()),
-                numbers=numbers,
+                records=len(mine),
+                numbers=len(measured),
                 unit=min(units, key=lambda u: (-units[u], u)) if units else "",
             )
         )
