@@ -16,7 +16,7 @@ import pandas as pd
 
 from tests.data.cohort.clinical_export import Event, Hospital, Patient, Stay
 
-LAST_HOUR = 72
+LAST_HOUR = 48
 UNIT_BASE = 10_000_000  # ids of unit stays are beyond those of hospital stays
 ICU_NUMBERS = {  # column of the hourly table: code, unit, hours between values that are used
     "glu": ("LOINC:2345-7", "mg/dL", 1),

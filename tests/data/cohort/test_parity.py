@@ -300,7 +300,7 @@ def events(draw) -> Event:
 
 
 @given(hospitals())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_drawn_hospitals_have_no_differing_cell(hospital):
     with tempfile.TemporaryDirectory() as folder:
         omop, fhir = write_omop(hospital, Path(folder) / "omop"), write_fhir(hospital, Path(folder) / "fhir")
