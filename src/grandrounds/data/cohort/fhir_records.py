@@ -250,7 +250,8 @@ def count_codes(index: RecordIndex, domain: Domain) -> list[ConceptCount]:
     Returns:
         The first code of a known vocabulary of each record, those of most patients first.
     """
-    ids, names = _Ids(), []
+    ids = _Ids()
+    names: list[str] = []
     of_list = np.full(len(index.coding_lists) + 1, _NONE)
     for i, (codings, display) in enumerate(zip(index.coding_lists, index.displays, strict=True)):
         known = ((find_vocabulary(system), code) for system, code in codings)
