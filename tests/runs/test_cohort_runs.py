@@ -73,6 +73,7 @@ def test_an_epsilon_hides_the_selection(place, tmp_path):
     )
     assert set(run.summary["cohort"]) == {"name", "digest"}
     assert "assumed" not in run.summary
+    assert "assumed" not in json.loads((run.folder / "schema.json").read_text())
 
 
 def test_new_patients_come_from_records(place, finished, tmp_path):

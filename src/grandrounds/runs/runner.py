@@ -284,8 +284,12 @@ class _Runner:
         if own_code:
             values["code"] = plugins.hashes(own_code)
             self.unstored = plugins.stamp(self.folder.path, values)
-        self.folder.write_experiment(values, schema, assumed(consortium.data))
+        self.folder.write_experiment(values, schema, self._assumed(consortium))
         self.checkpoint.start(values)
+
+    def _assumed(self, consortium: Consortium) -> tuple[str, ...]:
+        """Return the assumptions for schema.json; none with an epsilon, because they depend on counts of cells and patients."""
+        return () if self.plan.privacy.epsilon is not None else assumed(consortium.data)
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Continue an interrupted run; changed settings are written first."""
@@ -293,7 +297,7 @@ class _Runner:
         self.folder.sweep()
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
-            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), assumed(consortium.data))
+            self.folder.write_experiment(self.plan.plain(), schema_of(consortium.data), self._assumed(consortium))
             if plugins.is_stamped(self.folder.path, self.checkpoint.plan()):
                 self.unstored = plugins.stamp(self.folder.path, self.plan.plain())
             self.checkpoint.rewrite(self.plan.plain())
