@@ -16,7 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from grandrounds.data.cohort.definition import Cohort, parse_cohort
+from grandrounds.data.cohort.cohort_file import parse_cohort
+from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.fhir import FhirSource
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.data.cohort.definition import read_cohort
+from grandrounds.data.cohort.cohort_file import read_cohort
 from tests.command import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,16 @@ def test_check_says_what_the_file_means_and_whom_each_step_leaves(hospitals, tmp
     checked = rounds("cohort", "check", "cohort.toml", "--data", hospitals / "north", "--json", cwd=tmp_path)
     result = json.loads(checked.stdout)
     assert result["steps"][0] == ["all visits", 420] and result["columns"]["heart_failure"]["missing"] == 0
+
+
+def test_a_code_that_a_hospital_does_not_use_is_named(hospitals, tmp_path):
+    (tmp_path / "cohort.toml").write_text(COHORT.replace("I50*", "I51*"))
+    done = rounds("cohort", "check", "cohort.toml", "--data", hospitals / "north", cwd=tmp_path)
+    assert done.returncode == 0 and "no record at all of heart_failure" in done.stdout
+    checked = rounds("cohort", "check", "cohort.toml", "--data", hospitals / "north", "--json", cwd=tmp_path)
+    records = {one["name"]: one["records"] for one in json.loads(checked.stdout)["coverage"]}
+    measured = pd.read_csv(hospitals / "north" / "measurement.csv")
+    assert records == {"lactate": int((measured.measurement_source_value == "2524-7").sum()), "heart_failure": 0}
 
 
 def test_the_table_equals_one_computed_from_the_files(hospitals, tmp_path):

@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.cli import app
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.estimates import tables
-from grandrounds.data.cohort.definition import read_cohort
+from grandrounds.data.cohort.cohort_file import read_cohort
 from grandrounds.data.cohort.hospitals import read_cohort_table
 from grandrounds.runs.run import Run, resume
 from tests.data.cohort.omop_hospitals import write_hospital, write_hospitals

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from grandrounds.data.cohort.counts import Coverage
     from grandrounds.data.cohort.definition import Cohort
     from grandrounds.data.cohort.draft import DraftLimits
     from grandrounds.data.cohort.extract import CohortTable
@@ -35,24 +36,25 @@ def cohort_table(
     """
     import pandas as pd
 
-    table = extract_cohort(cohort, records, vocabulary=vocabulary).table
+    table = check_cohort(cohort, records, vocabulary=vocabulary)[0].table
     return pd.DataFrame({name: values.copy() for name, values in table.columns.items()})
 
 
-def extract_cohort(
+def check_cohort(
     cohort: str | PathLike[str] | Mapping[str, object],
     records: str | PathLike[str],
     *,
     vocabulary: str | PathLike[str] | None = None,
-) -> CohortTable:
-    """Extract a cohort from a hospital's records, with the steps of the selection and notes; as `cohort_table`."""
+) -> tuple[CohortTable, list[Coverage]]:
+    """Extract a cohort, and measure how many records the hospital has of each concept set; as `cohort_table`."""
+    from grandrounds.data.cohort.counts import measure_coverage
     from grandrounds.data.cohort.extract import extract_table
     from grandrounds.data.cohort.sources import open_source
 
     definition = _read(cohort)
     source = open_source(str(records), vocabulary=None if vocabulary is None else Path(vocabulary))
     try:
-        return extract_table(definition, source)
+        return extract_table(definition, source), measure_coverage(definition, source)
     finally:
         source.close()
 
@@ -91,6 +93,6 @@ def draft_cohort_file(
 
 
 def _read(cohort: str | PathLike[str] | Mapping[str, object]) -> Cohort:
-    from grandrounds.data.cohort.definition import parse_cohort, read_cohort
+    from grandrounds.data.cohort.cohort_file import parse_cohort, read_cohort
 
     return parse_cohort(cohort, where="cohort") if isinstance(cohort, Mapping) else read_cohort(Path(cohort))

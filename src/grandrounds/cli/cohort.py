@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from grandrounds.cli.terminal import Terminal, echo, warn
 
 if TYPE_CHECKING:
+    from grandrounds.data.cohort.counts import Coverage
     from grandrounds.data.cohort.extract import CohortTable
 
 app = typer.Typer(
@@ -76,31 +78,33 @@ def check(
 
     Example: `rounds cohort check cohort.toml --data omop/`
     """
-    from grandrounds.api.cohorts import extract_cohort
-    from grandrounds.data.cohort.definition import read_cohort
+    from grandrounds.api.cohorts import check_cohort
+    from grandrounds.data.cohort.cohort_file import read_cohort
     from grandrounds.data.cohort.draft import describe_cohort
 
     definition = read_cohort(cohort)
-    built = None if data is None else extract_cohort(cohort, data, vocabulary=vocabulary)
+    checked = None if data is None else check_cohort(cohort, data, vocabulary=vocabulary)
     if as_json:
         result: dict[str, object] = {
             "name": definition.name,
             "digest": definition.digest(),
             "cohort": definition.to_dict(),
         }
-        if built is not None:
+        if checked is not None:
+            built, coverage = checked
             result |= {
                 "steps": [list(step) for step in built.steps],
                 "notes": list(built.notes),
                 "columns": _columns(built),
+                "coverage": [asdict(one) for one in coverage],
             }
         echo(json.dumps(result))
         return
     for line in describe_cohort(definition):
         echo(line)
     echo(f"digest: {definition.digest()}")
-    if built is not None:
-        _show(built)
+    if checked is not None:
+        _show(*checked)
 
 
 @app.command()
@@ -118,7 +122,7 @@ def build(
     """
     import os
 
-    from grandrounds.api.cohorts import extract_cohort
+    from grandrounds.api.cohorts import check_cohort
     from grandrounds.core.errors import BadInput
     from grandrounds.data.row_files import to_csv, to_parquet
 
@@ -126,11 +130,11 @@ def build(
         raise BadInput(f"{out} exists and is not overwritten; give another --out", code="file-exists")
     if out.suffix not in (".csv", ".parquet"):
         raise BadInput(f"file type of {out} is not known; name it .csv or .parquet", code="unknown-file-type")
-    built = extract_cohort(cohort, data, vocabulary=vocabulary)
+    built, coverage = check_cohort(cohort, data, vocabulary=vocabulary)
     content = to_csv(built.table) if out.suffix == ".csv" else to_parquet(built.table)
     with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
         f.write(content)
-    _show(built)
+    _show(built, coverage)
     echo(f"{out}: {len(built.table)} rows, {len(built.table.names)} columns")
 
 
@@ -141,17 +145,24 @@ def _columns(built: CohortTable) -> dict[str, dict[str, float]]:
     return {name: {"missing": float(missing_mask(values).mean())} for name, values in built.table.columns.items()}
 
 
-def _show(built: CohortTable) -> None:
-    """Print the steps of the selection, the notes, and columns with missing values."""
+def _show(built: CohortTable, coverage: list[Coverage]) -> None:
+    """Print the steps of the selection, the notes, codes that the hospital does not use, and missing values."""
     terminal = Terminal()
     for step, left in built.steps:
         echo(f"{left:>9,} {step}")
     for note in built.notes:
         terminal.print(warn(note, "note:"))
+    none = [one.name for one in coverage if not one.records]
+    if none:
+        terminal.print(
+            warn(f"no record at all of {', '.join(none)}; check the codes, or whether this hospital records them")
+        )
     gaps = {name: facts["missing"] for name, facts in _columns(built).items() if facts["missing"]}
-    empty = [name for name, share in gaps.items() if share == 1]
+    empty = [name for name, share in gaps.items() if share == 1 and name not in none]
     if empty:
-        terminal.print(warn(f"no value in any row: {', '.join(empty)}; check the codes of these features"))
+        terminal.print(
+            warn(f"no value in any row: {', '.join(empty)}; check the window and the unit of these features")
+        )
     some = sorted(((share, name) for name, share in gaps.items() if share < 1), reverse=True)
     if some:
         echo("missing: " + ", ".join(f"{name} {share:.0%}" for share, name in some))

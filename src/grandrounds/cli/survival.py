@@ -72,7 +72,7 @@ def km(
     """
     from grandrounds.api.survival import kaplan_meier
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.cohort.definition import read_cohort
+    from grandrounds.data.cohort.cohort_file import read_cohort
 
     rows: Table | str | None = None
     if cohort is not None:

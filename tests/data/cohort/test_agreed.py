@@ -15,7 +15,7 @@ from grandrounds.data.cohort.agreed import (
     resolve_cohort,
     write_agreed,
 )
-from grandrounds.data.cohort.definition import parse_cohort
+from grandrounds.data.cohort.cohort_file import parse_cohort
 from grandrounds.data.readers import read_plan_table
 from grandrounds.experiment.experiment import Experiment
 from tests.data.cohort.omop_hospitals import COHORT, write_hospitals

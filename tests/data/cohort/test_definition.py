@@ -9,7 +9,8 @@ import tomllib
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import Code, Cohort, parse_cohort, read_cohort, read_span, write_span
+from grandrounds.data.cohort.cohort_file import parse_cohort, read_cohort, read_span
+from grandrounds.data.cohort.definition import Code, Cohort, write_span
 
 FILE = """
 name = "death in hospital"

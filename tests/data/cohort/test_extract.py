@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import parse_cohort
+from grandrounds.data.cohort.cohort_file import parse_cohort
 from grandrounds.data.cohort.extract import CohortTable, extract_table
 from grandrounds.data.cohort.records import Deaths, Periods, Persons, Records, Visits, end_of_day, to_words
 

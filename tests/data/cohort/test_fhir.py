@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import ConceptSet, parse_cohort, read_codes
+from grandrounds.data.cohort.cohort_file import parse_cohort, read_codes
+from grandrounds.data.cohort.definition import ConceptSet
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.fhir import FhirSource
 from grandrounds.data.cohort.fhir_codes import find_vocabulary

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.cohort.cohort_file import parse_cohort
 from grandrounds.data.cohort.counts import count_concepts, measure_coverage
-from grandrounds.data.cohort.definition import Code, ConceptSet, parse_cohort
+from grandrounds.data.cohort.definition import Code, ConceptSet
 from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.sources import open_source
 from grandrounds.data.cohort.vocabulary import open_vocabulary

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.data.cohort.definition import Cohort, parse_cohort
+from grandrounds.data.cohort.cohort_file import parse_cohort
+from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.cohort.extract import CohortTable, extract_table
 from grandrounds.data.cohort.fhir import FhirSource
 from grandrounds.data.cohort.sources import open_source

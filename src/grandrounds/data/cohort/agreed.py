@@ -13,7 +13,8 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import AUTO
-from grandrounds.data.cohort.definition import Cohort, parse_cohort, read_cohort
+from grandrounds.data.cohort.cohort_file import parse_cohort, read_cohort
+from grandrounds.data.cohort.definition import Cohort
 
 DIGEST, DEFINITION = "digest", "definition"
 """Keys of `data.cohort` in a plan."""

@@ -100,6 +100,7 @@ class OmopSource:
         self.version = _read_version(reader)
         self.vocabulary = Vocabulary(reader) if vocabulary is None else vocabulary
         self._stored: dict[Domain, _Stored] = {}
+        self._cohort: Cohort | None = None  # the cohort whose records are stored
         self._notes: dict[str, None] = {}
         if not self.vocabulary.has_concepts:
             self._note(
@@ -137,6 +138,8 @@ class OmopSource:
         Raises:
             BadInput: A table or column is missing, or a cell cannot be read.
         """
+        if cohort == self._cohort:
+            return
         by_domain: dict[Domain, list[ConceptSet]] = {}
         for domain, concepts in cohort.domain_sets():
             by_domain.setdefault(domain, []).append(concepts)
@@ -149,6 +152,7 @@ class OmopSource:
                 tuple(sorted({p for r in found for p in r.words.prefixes})),
             )
             self._stored[domain] = _Stored(ids, words, self._read_domain(domain, ids, words))
+        self._cohort = cohort
 
     def persons(self) -> Persons:
         """Read the patients."""
