@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import stat
 from pathlib import Path
 
@@ -138,3 +139,19 @@ def test_a_mistake_is_one_sentence(hospitals, tmp_path, change, sentence):
     done = rounds("cohort", "check", "cohort.toml", "--data", hospitals / "north", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     assert sentence in " ".join(done.stderr.split())
+
+
+def test_a_site_checks_its_records_with_a_vocabulary_of_its_own(hospitals, tmp_path):
+    (tmp_path / "cohort.toml").write_text(COHORT)
+    (tmp_path / "consortium.toml").write_text(
+        'name = "c"\nserver = { address = "127.0.0.1" }\nsites = [{ name = "north" }]\n[data]\ncohort = "cohort.toml"\n'
+    )
+    shutil.copytree(hospitals / "north", tmp_path / "north")
+    (tmp_path / "athena").mkdir()
+    (tmp_path / "north" / "concept.csv").rename(tmp_path / "athena" / "CONCEPT.csv")
+    check = ("site", "check", "--data", "north", "--schema", "consortium.toml")
+    without = rounds(*check, cwd=tmp_path)
+    assert without.returncode == 0 and "north has no CONCEPT table" in without.stdout
+    done = rounds(*check, "--vocabulary", "athena", cwd=tmp_path)
+    assert done.returncode == 0 and "no CONCEPT table" not in done.stdout
+    assert without.stdout.splitlines()[-1] == done.stdout.splitlines()[-1] == "420 rows, 3 agreed columns: fits"

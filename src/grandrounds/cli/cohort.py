@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.options import Vocabulary
 from grandrounds.cli.terminal import Terminal, echo, warn
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ app = typer.Typer(
 )
 
 CohortFile = Annotated[Path, typer.Argument(metavar="COHORT", help="The cohort file (cohort.toml).")]
-Vocabulary = Annotated[
-    Path | None,
-    typer.Option(
-        "--vocabulary",
-        metavar="FOLDER",
-        help="Vocabulary of your own, as downloaded from Athena: for records that have no CONCEPT table.",
-    ),
-]
 _RECORDS = "Records: an OMOP database (SQL URL), a folder or zip of OMOP tables, or a folder of FHIR .ndjson files."
 
 

@@ -98,6 +98,14 @@ CohortFile = Annotated[
         "A folder with those of several hospitals gives each its own site.",
     ),
 ]
+Vocabulary = Annotated[
+    Path | None,
+    typer.Option(
+        "--vocabulary",
+        metavar="FOLDER",
+        help="Vocabulary of your own, as downloaded from Athena: for records that have no CONCEPT table.",
+    ),
+]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 EventClass = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from grandrounds.cli.options import (
     Separator,
     SheetName,
     TextEncoding,
+    Vocabulary,
     expand_options,
     show_reading,
 )
@@ -52,6 +53,7 @@ def check(
     rows: Annotated[
         int | None, typer.Option(min=1, help="Rows that the export should have; fewer mean that its end is absent.")
     ] = None,
+    vocabulary: Vocabulary = None,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write a page for the site's staff, such as data-check.html; it stays here."),
@@ -81,7 +83,9 @@ def check(
     agreed = read_schema(schema)
     form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()
     with show_progress():
-        examined, table = read_and_assess(agreed, data, query=query, form=form, expected_rows=rows)
+        examined, table = read_and_assess(
+            agreed, data, query=query, form=form, expected_rows=rows, vocabulary=vocabulary
+        )
     findings = examined.findings
     differences = [] if totals is None else compare_at_home(totals, agreed, table)
     if html is not None:
