@@ -96,7 +96,13 @@ def read_share(plain: Mapping[str, object], key: str, where: str) -> float | Non
 def read_shares(plain: Mapping[str, object], key: str, where: str, listed: str) -> tuple[float, ...]:
     """Read one share for each word of the list `listed`, or none; together they are at most 1, apart from rounding."""
     names = plain.get(listed, ())
-    shares = read_numbers(plain, key, where, len(names) if isinstance(names, Sequence) else 0)
+    count, given = len(names) if isinstance(names, Sequence) else 0, plain.get(key)
+    if isinstance(given, Sequence) and len(given) != count:
+        raise BadInput(
+            f"{where}: {key} has {len(given)} numbers and {listed} {count} words; give one for each, or leave {key} out",
+            code="invalid-shares",
+        )
+    shares = read_numbers(plain, key, where, count)
     if any(not 0 <= share <= 1 for share in shares) or sum(shares) > 1.1 + 0.01 * len(shares):
         raise BadInput(f"{where}: {key} has one share from 0 to 1 for each of {listed}; correct them", code="wrong-type")
     return shares
