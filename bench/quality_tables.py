@@ -39,24 +39,6 @@ _HOSPITAL_FACTS = ("silo", "patientunitstayid", "numbedscategory", "teachingstat
 _SITE_HOSPITALS = 20
 _DEPARTMENTS, _DEPARTMENT_ROWS, _FEWEST = 3, 250, 150
 
-_UNITS = {
-    "mg/dL": ("bili", "bili_dir", "bun", "ca", "crea", "fgn", "glu", "mg", "phos"),
-    "g/dL": ("alb", "hgb", "mchc"),
-    "mmol/L": ("cai", "lact"),
-    "mg/L": ("crp",),
-    "10^9/L": ("plt", "wbc"),
-    "ng/mL": ("tnt",),
-    "C": ("temp",),
-    "mmHg": ("sbp", "dbp", "map", "pco2", "po2"),
-    "U/L": ("alt", "ast", "alp", "ck"),
-    "%": ("o2sat", "fio2", "lymph", "neut"),
-}
-_MORE_UNITS = {
-    "admissionheight": "cm", "admissionweight": "kg", "age": "years", "urine_sum": "mL", "aps_glucose": "mg/dL",
-    "aps_creatinine": "mg/dL", "aps_bun": "mg/dL", "aps_bilirubin": "mg/dL", "aps_albumin": "g/dL",
-    "aps_hematocrit": "%", "aps_temperature": "C", "aps_meanbp": "mmHg", "aps_wbc": "10^9/L", "aps_pao2": "mmHg",
-    "aps_pco2": "mmHg", "aps_fio2": "%", "aps_urine": "mL", "time_in_hospital": "days",
-}  # fmt: skip
 _FRENCH = {
     "gender": {"Female": "Féminin", "Male": "Masculin", "Unknown/Invalid": "Indéterminé"},
     "ethnicity": {
@@ -139,8 +121,8 @@ def _draft(rows: Table, *, label: str, patient: str) -> DataSchema:
     codes = [name for name in diabetes.CODES if name in rows.columns]
     schema = draft_schema(rows, label=label, patient=patient, site=_HOSPITAL, quantiles=True, categories=codes)
     ends = ("_mean", "_min", "_max", "_std")
-    unit_by_name = {f"{stem}{end}": unit for unit, stems in _UNITS.items() for stem in stems for end in ends}
-    unit_by_name |= _MORE_UNITS
+    unit_by_name = {f"{stem}{end}": unit for unit, stems in eicu.LAB_UNITS.items() for stem in stems for end in ends}
+    unit_by_name |= {**eicu.COLUMN_UNITS, "time_in_hospital": "days"}
     columns = tuple(replace(c, unit=unit_by_name.get(c.name, "")) if c.kind == "number" else c for c in schema.columns)
     return replace(schema, columns=columns)
 

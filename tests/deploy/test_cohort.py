@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
-from grandrounds.data.cohort.agreed import write_agreed
 from grandrounds.data.cohort.cohort_file import read_cohort
 from grandrounds.data.cohort.definition import Cohort
+from grandrounds.data.cohort.plan_cohort import write_agreed
 from grandrounds.deploy.folders import Folders, load_agreed
 from grandrounds.deploy.handover import accept, refuse_changed_cohort
 from grandrounds.deploy.manifest import check_manifest

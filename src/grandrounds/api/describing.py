@@ -13,8 +13,8 @@ import numpy as np
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings, cohort_value, memory_rows
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.agreed import read_agreed, write_agreed
 from grandrounds.data.cohort.definition import Cohort
+from grandrounds.data.cohort.plan_cohort import read_agreed, write_agreed
 from grandrounds.data.table import missing_mask
 from grandrounds.statistics.table_rows import TableRequest, choose_terms, split_sites
 from grandrounds.statistics.table_terms import MOST_LEVELS

@@ -124,8 +124,8 @@ def read_plan_table(
     assert place is not None, "an experiment names a set or a table"
     agreed = settings.get("cohort")  # a plan of an earlier version has none
     if agreed is not None:
-        from grandrounds.data.cohort.agreed import read_agreed
         from grandrounds.data.cohort.hospitals import is_records, read_cohort_table
+        from grandrounds.data.cohort.plan_cohort import read_agreed
 
         schema = settings.query if where is None else query
         if is_records(place, schema):

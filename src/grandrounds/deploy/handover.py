@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.agreed import COHORT_FILE, compare_cohorts, compare_values, read_file_cohort
+from grandrounds.data.cohort.plan_cohort import COHORT_FILE, compare_cohorts, compare_values, read_file_cohort
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.keys import site_name
 from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest

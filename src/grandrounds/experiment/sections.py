@@ -41,7 +41,7 @@ def _read_cohort(value: Any) -> Any:
     """Replace a cohort file by its definition and digest, so that a plan has all of it."""
     if value is None:
         return None
-    from grandrounds.data.cohort.agreed import read_agreed, write_agreed
+    from grandrounds.data.cohort.plan_cohort import read_agreed, write_agreed
 
     return write_agreed(read_agreed(value))
 

@@ -19,7 +19,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
-from grandrounds.data.cohort.agreed import read_agreed
+from grandrounds.data.cohort.plan_cohort import read_agreed
 from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise

@@ -17,32 +17,14 @@ from grandrounds.data.agreement.units import FEWEST, conversions, suspect_unit
 from grandrounds.data.sets import eicu, heart
 from grandrounds.data.table import Table
 
-_LABS = {
-    "mg/dL": ("bili", "bili_dir", "bun", "ca", "crea", "fgn", "glu", "mg", "phos"),
-    "g/dL": ("alb", "hgb", "mchc"),
-    "mmol/L": ("cai", "lact"),
-    "mg/L": ("crp",),
-    "10^9/L": ("plt", "wbc"),
-    "ng/mL": ("tnt",),
-    "C": ("temp",),
-    "mmHg": ("sbp", "dbp", "map", "pco2", "po2"),
-    "U/L": ("alt", "ast", "alp", "ck"),
-    "%": ("o2sat", "fio2", "lymph", "neut"),
-}
-_MORE = {
-    "admissionheight": "cm", "admissionweight": "kg", "age": "years", "urine_sum": "mL", "aps_glucose": "mg/dL",
-    "aps_creatinine": "mg/dL", "aps_bun": "mg/dL", "aps_bilirubin": "mg/dL", "aps_albumin": "g/dL",
-    "aps_hematocrit": "%", "aps_temperature": "C", "aps_meanbp": "mmHg", "aps_wbc": "10^9/L", "aps_pao2": "mmHg",
-    "aps_pco2": "mmHg", "aps_fio2": "%", "aps_urine": "mL",
-}  # fmt: skip
 HEART = {"age": "years", "cholesterol": "mg/dL", "resting_bp": "mmHg"}
 
 
 def eicu_units(table: Table) -> dict[str, str]:
     """The units that the eICU demo's columns are in, which its documentation says."""
-    size = {name: unit for unit, names in _LABS.items() for name in names}
+    size = {name: unit for unit, names in eicu.LAB_UNITS.items() for name in names}
     stems = {c: c.rsplit("_", 1)[0] for c in table.names if c.endswith(("_mean", "_min", "_max", "_std"))}
-    return {c: size[stem] for c, stem in stems.items() if stem in size} | _MORE
+    return {c: size[stem] for c, stem in stems.items() if stem in size} | eicu.COLUMN_UNITS
 
 
 @dataclass

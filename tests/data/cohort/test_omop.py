@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def postgres(tmp_path_factory):
     if os.geteuid() == 0:  # the server refuses to run as root
         if subprocess.run(["id", "postgres"], capture_output=True).returncode or not shutil.which("runuser"):
             pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/pgXXXXXX"], text=True).strip())
+        folder = Path(tempfile.mkdtemp(prefix="pg"))  # pytest's own folders are closed to other users
         shutil.chown(folder, "postgres")
         user = ["runuser", "-u", "postgres", "--"]
     with socket.socket() as s:

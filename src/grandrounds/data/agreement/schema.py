@@ -566,7 +566,7 @@ AgreedSchema = DataSchema | ImageSchema
 def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
     """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition."""
     if isinstance(plain, Mapping) and "cohort" in plain:
-        from grandrounds.data.cohort.agreed import read_agreed, resolve_cohort
+        from grandrounds.data.cohort.plan_cohort import read_agreed, resolve_cohort
 
         whole = resolve_cohort(plain, None, where=where)
         cohort = read_agreed(whole["cohort"], where=f"{where} cohort")
@@ -596,7 +596,7 @@ def read_schema(path: Path) -> AgreedSchema:
     if path.suffix == ".toml":
         content = content.get("data", {})
     if isinstance(content, Mapping) and "cohort" in content:
-        from grandrounds.data.cohort.agreed import resolve_cohort
+        from grandrounds.data.cohort.plan_cohort import resolve_cohort
 
         content = resolve_cohort(content, path.parent, where=f"[data] of {path}")
     return parse_schema(content, where=f"[data] of {path}")

@@ -98,20 +98,7 @@ class FileTables:
                         yield kept
 
     def count(self, table: str, concept: str, *, number: str | None = None, units: Sequence[str] = ()) -> TableCounts:
-        """Count rows and patients by concept, in one pass over the files.
-
-        Args:
-            table: The table.
-            concept: The column of concept ids.
-            number: The column of numbers.
-            units: Of `unit_concept_id` and `unit_source_value`, the columns that the table has.
-
-        Returns:
-            The counts.
-
-        Raises:
-            BadInput: A file or cell cannot be read.
-        """
+        """Count rows and patients by concept, in one pass over the files; arguments as in `TableReader.count`."""
         import pyarrow as pa
 
         counts = TableCounts()

@@ -80,20 +80,7 @@ class SqlTables:
                         yield batch.take(kept)
 
     def count(self, table: str, concept: str, *, number: str | None = None, units: Sequence[str] = ()) -> TableCounts:
-        """Count rows and patients by concept, in the database.
-
-        Args:
-            table: The table.
-            concept: The column of concept ids.
-            number: The column of numbers.
-            units: Of `unit_concept_id` and `unit_source_value`, the columns that the table has.
-
-        Returns:
-            The counts.
-
-        Raises:
-            BadInput: The database did not answer.
-        """
+        """Count rows and patients by concept, in the database; arguments as in `TableReader.count`."""
         import sqlalchemy as sa
 
         source, cells = self._clause(table)

@@ -35,12 +35,12 @@ from grandrounds.data.agreement.schema import AgreedSchema, DataSchema, ImageSch
 from grandrounds.data.formats import Format
 from grandrounds.data.quality.categories import RECODED, check_categories
 from grandrounds.data.quality.dates import IMPOSSIBLE, SHIFTED, check_dates
-from grandrounds.data.quality.exchanged import MISALIGNED, SWAPPED, check_exchanged
 from grandrounds.data.quality.files import ENCODING, TRUNCATED, FileFacts, check_rows, check_text, inspect_file
 from grandrounds.data.quality.leaks import LEAK, PREVALENCE, check_leaks, check_prevalence
 from grandrounds.data.quality.missing import STOPS, check_stops
 from grandrounds.data.quality.patients import SAME_PATIENT, check_fixed, check_returning, check_same_patients
 from grandrounds.data.quality.report import QualityReport, count_repeated, describe_columns
+from grandrounds.data.quality.swaps import MISALIGNED, SWAPPED, check_exchanged
 from grandrounds.data.quality.units import check_units
 from grandrounds.data.table import Table
 

@@ -36,6 +36,28 @@ VITALS = ["hr", "sbp", "dbp", "map", "resp", "o2sat", "temp"]
 APACHE = ["intubated", "vent", "dialysis", "eyes", "motor", "verbal", "meds", "urine", "wbc", "temperature",
           "respiratoryrate", "sodium", "heartrate", "meanbp", "ph", "hematocrit", "creatinine", "albumin", "pao2",
           "pco2", "bun", "glucose", "bilirubin", "fio2"]  # fmt: skip
+LAB_UNITS = {
+    "mg/dL": ("bili", "bili_dir", "bun", "ca", "crea", "fgn", "glu", "mg", "phos"),
+    "g/dL": ("alb", "hgb", "mchc"),
+    "mmol/L": ("cai", "lact"),
+    "mg/L": ("crp",),
+    "10^9/L": ("plt", "wbc"),
+    "ng/mL": ("tnt",),
+    "C": ("temp",),
+    "mmHg": ("sbp", "dbp", "map", "pco2", "po2"),
+    "U/L": ("alt", "ast", "alp", "ck"),
+    "%": ("o2sat", "fio2", "lymph", "neut"),
+}
+"""Vital signs and laboratory values by unit; columns are their summaries, such as `glu_mean`."""
+
+COLUMN_UNITS = {
+    "admissionheight": "cm", "admissionweight": "kg", "age": "years", "urine_sum": "mL", "aps_glucose": "mg/dL",
+    "aps_creatinine": "mg/dL", "aps_bun": "mg/dL", "aps_bilirubin": "mg/dL", "aps_albumin": "g/dL",
+    "aps_hematocrit": "%", "aps_temperature": "C", "aps_meanbp": "mmHg", "aps_wbc": "10^9/L", "aps_pao2": "mmHg",
+    "aps_pco2": "mmHg", "aps_fio2": "%", "aps_urine": "mL",
+}  # fmt: skip
+"""Units of other columns."""
+
 PERSON = ["gender", "ethnicity", "unittype", "unitadmitsource", "unitstaytype", "unitvisitnumber", "admissionheight",
           "admissionweight", "apacheadmissiondx"]  # fmt: skip
 SCORES = {"apachescore": "apache_iva_score", "predictedhospitalmortality": "apache_iva_predicted_mortality"}

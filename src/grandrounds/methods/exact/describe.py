@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
-from grandrounds.data.cohort.agreed import read_agreed
+from grandrounds.data.cohort.plan_cohort import read_agreed
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server

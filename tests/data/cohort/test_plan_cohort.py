@@ -7,7 +7,8 @@ import tomllib
 
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.schema import parse_schema
-from grandrounds.data.cohort.agreed import (
+from grandrounds.data.cohort.cohort_file import parse_cohort
+from grandrounds.data.cohort.plan_cohort import (
     compare_cohorts,
     implied_settings,
     merge_cohort,
@@ -15,7 +16,6 @@ from grandrounds.data.cohort.agreed import (
     resolve_cohort,
     write_agreed,
 )
-from grandrounds.data.cohort.cohort_file import parse_cohort
 from grandrounds.data.readers import read_plan_table
 from grandrounds.experiment.experiment import Experiment
 from tests.data.cohort.omop_hospitals import COHORT, write_hospitals
