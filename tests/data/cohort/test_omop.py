@@ -78,7 +78,7 @@ def postgres(tmp_path_factory):
     if os.geteuid() == 0:  # the server refuses to run as root
         if subprocess.run(["id", "postgres"], capture_output=True).returncode or not shutil.which("runuser"):
             pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        folder = Path(tempfile.mkdtemp(prefix="pg"))  # pytest's own folders are closed to other users
+        folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # TMPDIR may be closed to other users
         shutil.chown(folder, "postgres")
         user = ["runuser", "-u", "postgres", "--"]
     with socket.socket() as s:
