@@ -268,17 +268,12 @@ _SITE_HEAD = """\
 # You may change the ports and limits."""
 
 
-def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicKeys:
-    """Create the folder of one site, with new keys, and add their public keys to the server's lists.
+def make_site(folders: Folders, consortium: Consortium, site: Member) -> None:
+    """Create the folder of one site, without keys.
 
-    It is handed over (`hand_over_sites`) once all keys of the same operation exist.
-
-    Returns:
-        The public keys.
+    It is handed over (`hand_over_sites`) once all sites of the same operation have a folder.
     """
     folder = make_folder(folders.site(site.name))
-    keys = make_keys(folder / "keys", site.name)
-    keys.save(folders.server, site.slug)
     settings = _site_settings(consortium, site, insecure=folders.insecure)
     port = NODE_PORT + 2 * consortium.sites.index(site)
     write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
@@ -289,6 +284,16 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
         write(make_folder(folder / "units") / name, text)
     write(folder / "compose.yaml", site_compose(consortium, site, port, insecure=folders.insecure))
     write(folder / "README.txt", site_readme(consortium, site))
+
+
+def make_site_keys(folders: Folders, site: Member) -> PublicKeys:
+    """Make a site's private keys here, in its folder, and add their public keys to the server's lists.
+
+    Returns:
+        The public keys.
+    """
+    keys = make_keys(folders.site(site.name) / "keys", site.name)
+    keys.save(folders.server, site.slug)
     return keys
 
 

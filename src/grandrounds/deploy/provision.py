@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grandrounds.core.errors import BadInput
 from grandrounds.deploy import records
-from grandrounds.deploy.consortium import Consortium, Member, load
+from grandrounds.deploy.consortium import Consortium, load
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.folders import (
     FIRST_OPERATOR,
@@ -21,6 +21,7 @@ from grandrounds.deploy.folders import (
     make_operator,
     make_server,
     make_site,
+    make_site_keys,
     write_agreement,
     write_consortium,
 )
@@ -56,7 +57,9 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
     with _atomic_folder(out) as part:
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
-        keys = {site.name: make_site(folders, consortium, site).fingerprints for site in consortium.sites}
+        for site in consortium.sites:
+            make_site(folders, consortium, site)
+        keys = {site.name: make_site_keys(folders, site).fingerprints for site in consortium.sites}
         hand_over_sites(folders, consortium.name)
         operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
         identity = folders.identity()
@@ -92,7 +95,10 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
                 f"{site.name} already takes part: `rounds provision rotate` gives it new keys", code="repeated-site"
             )
     write(folders.consortium_file, read(source))
-    keys = {site.name: _make_fresh_site(folders, consortium, site) for site in new}
+    for site in new:
+        shutil.rmtree(folders.site(site.name), ignore_errors=True)  # that of a site that withdrew
+        make_site(folders, consortium, site)
+    keys = {site.name: make_site_keys(folders, site).fingerprints for site in new}
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)
     identity = folders.identity()
@@ -135,14 +141,6 @@ def change_agreement(source: Path, out: Path) -> Consortium:
     facts = {} if cohort is None else {"cohort": cohort["digest"]}
     records.append_entry(folders.record, consortium.name, folders.identity(), records.AGREED, **facts)
     return consortium
-
-
-def _make_fresh_site(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
-    """Create a site's folder; that of a site that withdrew is removed."""
-    folder = folders.site(site.name)
-    if folder.exists():
-        shutil.rmtree(folder)
-    return make_site(folders, consortium, site).fingerprints
 
 
 def _check_changes(before: Consortium, now: Consortium, names: Sequence[str]) -> None:

@@ -18,11 +18,12 @@ from grandrounds.deploy.folders import (
     hand_over_sites,
     make_operator,
     make_site,
+    make_site_keys,
     operator_folders,
     renew_operator,
     renew_services,
 )
-from grandrounds.deploy.keys import KeyRequest, PublicKeys, make_keys
+from grandrounds.deploy.keys import KeyRequest, PublicKeys
 from grandrounds.deploy.pki import IssuedCertificate, common_name, load_certificate, read_revocations, revocation_list
 from grandrounds.protocol.identity import Identity, public_pem, signed_by
 
@@ -69,15 +70,14 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
     """
     folders = Folders.open(out)
     site, consortium = _member(folders, name), folders.consortium()
-    has_folder = (folders.site(site) / "site.toml").exists()  # an operator may delete folders after the handover
     if request is not None:
         keys = KeyRequest.read(request).verify(site, PublicKeys.load(folders.server, slug(site)))
         shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer used here
-    elif has_folder:
-        keys = make_keys(folders.site(site) / "keys", site)
+        keys.save(folders.server, slug(site))
     else:
-        keys = make_site(folders, consortium, consortium.site(site))
-    keys.save(folders.server, slug(site))
+        if not (folders.site(site) / "site.toml").exists():  # an operator may delete folders after the handover
+            make_site(folders, consortium, consortium.site(site))
+        keys = make_site_keys(folders, consortium.site(site))
     hand_over_sites(folders, consortium.name)
     _record(folders, records.ROTATED, sites={site: keys.fingerprints})
     return keys
