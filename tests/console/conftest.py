@@ -18,9 +18,9 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
-import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
+from grandrounds.console.auth import passwords
 from grandrounds.console.auth.users import Role, Users
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
@@ -47,9 +47,8 @@ RUNS = {
 
 @pytest.fixture(autouse=True)
 def quick_passwords(monkeypatch):
-    """scrypt at full cost takes a tenth of a second; one test keeps it."""
-    monkeypatch.setitem(kept._COST, "n", 2**10)
-    monkeypatch.setitem(kept._NOBODY, "n", 2**10)
+    """A hash at full cost takes a tenth of a second; one test keeps it."""
+    monkeypatch.setattr(passwords, "MEMORY_KIB", 64)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.access import client_address, is_signed_in
@@ -27,7 +26,6 @@ from tests.console.conftest import Signed
 from tests.support import refused
 
 PASSWORD = "four quiet words here"
-FULL = kept._COST["n"]
 COOKIE, FORM = "rounds_session", "rounds_form"
 
 
@@ -62,14 +60,6 @@ def test_a_password_gets_in_and_a_wrong_one_does_not(client):
     cookie = answer.headers["set-cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/"))
     assert client.get("/").status_code == 200
-
-
-def test_a_password_costs_who_guesses_it_32_mib_and_a_tenth_of_a_second(tmp_path, monkeypatch):
-    monkeypatch.setitem(kept._COST, "n", FULL)
-    users = Users.load(tmp_path / "users.json")
-    users.add("ada", ["clinician"], password=PASSWORD)
-    assert json.loads((tmp_path / "users.json").read_text())["users"][0]["password"]["n"] == 2**15
-    assert users.find_by_password("ada", PASSWORD) is not None and users.find_by_password("ada", PASSWORD + "s") is None
 
 
 def test_an_unknown_name_is_told_nothing_else_than_a_wrong_password(client):

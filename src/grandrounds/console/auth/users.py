@@ -1,4 +1,4 @@
-"""Users and their roles: `users.json` has scrypt hashes of passwords and SHA-256 digests of tokens, never the secrets themselves.
+"""Local users and their roles: `users.json` has hashes of passwords and SHA-256 digests of tokens, never the secrets themselves.
 
 A token has 256 random bits, so a fast hash is enough for it, unlike for a password. A user has one or more roles, and every page
 and API route belongs to one area.
@@ -6,29 +6,30 @@ and API route belongs to one area.
 
 from __future__ import annotations
 
-import base64
+import fcntl
 import hashlib
 import hmac
 import json
 import logging
+import os
 import secrets
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from grandrounds.console.auth.passwords import PasswordHash, check_password, hash_password, is_legacy, is_outdated
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.deploy.files import write_private
+from grandrounds.deploy.files import PRIVATE, write_private
 
-SCHEMA = 1
+SCHEMA, READ = 2, (1, 2)
+"""Version of the file: 1 has scrypt hashes only."""
 TOKEN = "grc_"
 """Prefix of every token, so that secret scanners recognise it."""
-MIN_PASSWORD = 12
-_COST = {"n": 2**15, "r": 8, "p": 1}
-_MEMORY = 64 * 2**20
-_LONGEST = 1024
 _NAME = 64
 _log = logging.getLogger("grandrounds.console")
 
@@ -83,16 +84,6 @@ def parse_roles(words: Iterable[str]) -> tuple[Role, ...]:
     return tuple(dict.fromkeys(roles))
 
 
-class PasswordHash(TypedDict):
-    """A password as it is stored: scrypt's parameters, the salt and the hash, both in base64."""
-
-    n: int
-    r: int
-    p: int
-    salt: str
-    hash: str
-
-
 @dataclass(frozen=True)
 class User:
     """A user of the console. `tokens`: the end of each token (ISO), by the token's digest."""
@@ -123,6 +114,7 @@ class Users:
         self._users = {user.name: user for user in users}
         self._file = file
         self._stamp = _facts(file)
+        self._turn = threading.Lock()
 
     @classmethod
     def load(cls, file: Path) -> Users:
@@ -135,9 +127,9 @@ class Users:
             return cls(file=file)
         try:
             content = json.loads(file.read_text())
-            if content["schema"] != SCHEMA:
+            if content["schema"] not in READ:
                 raise BadInput(
-                    f"{file} has schema {content['schema']}, this version reads {SCHEMA}: update the older side",
+                    f"{file} has schema {content['schema']}, this version reads {SCHEMA} and below: update the older side",
                     code="unsupported-version",
                 )
             return cls([User.from_dict(u) for u in content["users"]], file)
@@ -157,39 +149,47 @@ class Users:
     def add(self, name: str, roles: Iterable[str], *, password: str | None = None) -> User:
         """Add a user, or change the roles and password of an existing one."""
         check_name(name)
-        before = self._current().get(name)
-        hashed = None if before is None else before.password
-        if password is not None:
-            hashed = hash_password(password)
-        user = User(name, parse_roles(roles), hashed, {} if before is None else before.tokens)
-        self._store(user)
-        return user
+        parsed, hashed = parse_roles(roles), None if password is None else hash_password(password)
+        with self._changing() as users:
+            before = users.get(name)
+            if before is None:
+                users[name] = User(name, parsed, hashed)
+            else:
+                users[name] = replace(before, roles=parsed, password=hashed or before.password)
+            return users[name]
 
     def issue(self, name: str, *, days: int) -> str:
         """Issue a new token of a user, which is shown once and stored as its digest only."""
-        user = self._find(name)
         token = TOKEN + secrets.token_urlsafe(32)
         ends = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
-        self._store(replace(user, tokens={**user.tokens, _digest(token): ends}))
+        with self._changing() as users:
+            user = _find(users, name)
+            users[name] = replace(user, tokens={**user.tokens, _digest(token): ends})
         return token
 
     def remove(self, name: str) -> None:
-        self._find(name)
-        del self._users[name]
-        self._save()
+        with self._changing() as users:
+            del users[_find(users, name).name]
 
     def revoke(self, name: str) -> int:
         """Void all tokens of a user, and return how many there were."""
-        user = self._find(name)
-        self._store(replace(user, tokens={}))
+        with self._changing() as users:
+            user = _find(users, name)
+            users[name] = replace(user, tokens={})
         return len(user.tokens)
 
     def find_by_password(self, name: str, password: str) -> User | None:
-        """Return the user, if the password is theirs. An unknown name takes as long as a wrong password."""
-        user = self._current().get(name)
-        hashed = None if user is None else user.password
-        right = check_password(password, _NOBODY if hashed is None else hashed)
-        return user if right and hashed is not None else None
+        """Return the user, if the password is theirs. An unknown name takes as long as a wrong password.
+
+        A hash of an earlier version is replaced by a new one.
+        """
+        users = self._current()
+        user = users.get(name)
+        legacy = any(u.password is not None and is_legacy(u.password) for u in users.values())
+        if not check_password(password, None if user is None else user.password, legacy=legacy):
+            return None
+        assert user is not None and user.password is not None
+        return self._rehash(user, password) if is_outdated(user.password) else user
 
     def find_by_token(self, token: str) -> User | None:
         """Return the user whose token this is, while it is valid."""
@@ -203,11 +203,24 @@ class Users:
             return False
         return proof in _valid_tokens(user) or (user.password is not None and proof == user.password["hash"])
 
-    def _find(self, name: str) -> User:
-        users = self._current()
-        if name not in users:
-            raise BadInput(f"there is no user '{name}'; {nearest(name, users)}", code="unknown-user")
-        return users[name]
+    def _rehash(self, user: User, password: str) -> User | None:
+        """Store a new hash of a password that was right; where the file cannot be written, the old one stays.
+
+        Returns:
+            The user with the hash that is stored; None if the user was removed or got another password meanwhile.
+        """
+        stored = [user.password]
+        try:
+            hashed = hash_password(password)
+            with self._changing() as users:
+                current = users.get(user.name)
+                if current is not None and current.password == user.password:
+                    users[user.name] = replace(current, password=hashed)
+                    stored.append(hashed)
+        except BadInput as e:
+            _log.warning("the password of %r keeps its old hash: %s", user.name, e)
+        current = self._current().get(user.name)
+        return current if current is not None and current.password in stored else None
 
     def _current(self) -> dict[str, User]:
         """Return the current users of the file; none if it cannot be read (fail closed)."""
@@ -221,45 +234,26 @@ class Users:
             self._stamp = stamp
         return self._users
 
-    def _store(self, user: User) -> None:
-        self._users[user.name] = user
-        self._save()
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, User]]:
+        """Give the users to change, then save them. No other process changes the file in between.
 
-    def _save(self) -> None:
-        if self._file is None:
-            return
-        content = {"schema": SCHEMA, "users": [user.to_dict() for user in self._users.values()]}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_private(self._file, json.dumps(content, indent=1))
-        self._stamp = _facts(self._file)
+        Raises:
+            BadInput: The file cannot be read or written.
+        """
+        with self._turn, _lock(self._file):
+            users = dict(self._users if self._file is None else Users.load(self._file)._users)
+            yield users
+            if self._file is not None:
+                content = {"schema": SCHEMA, "users": [user.to_dict() for user in users.values()]}
+                write_private(self._file, json.dumps(content, indent=1))
+            self._users, self._stamp = users, _facts(self._file)
 
 
 def credential_proof(user: User, secret: str) -> str:
     """Return the credential that a session is bound to: the token's digest, or the password's hash."""
     digest = _digest(secret)
     return digest if digest in user.tokens or user.password is None else str(user.password["hash"])
-
-
-def hash_password(password: str) -> PasswordHash:
-    """Hash a password with a new salt.
-
-    Raises:
-        BadInput: It is too short or too long.
-    """
-    if len(password) < MIN_PASSWORD:
-        raise BadInput(f"a password needs {MIN_PASSWORD} characters or more: use several words", code="password-length")
-    if len(password) > _LONGEST:
-        raise BadInput(f"a password has at most {_LONGEST} characters", code="password-length")
-    salt = secrets.token_bytes(16)
-    return _hash(salt, _scrypt(password, salt, **_COST))
-
-
-def check_password(password: str, stored: PasswordHash) -> bool:
-    """Check a password against a stored hash."""
-    if len(password) > _LONGEST:
-        return False
-    cost = {"n": int(stored["n"]), "r": int(stored["r"]), "p": int(stored["p"])}
-    return hmac.compare_digest(_text(_scrypt(password, base64.b64decode(stored["salt"]), **cost)), str(stored["hash"]))
 
 
 def check_name(name: str) -> str:
@@ -271,8 +265,28 @@ def check_name(name: str) -> str:
     return name
 
 
-def _scrypt(password: str, salt: bytes, *, n: int, r: int, p: int) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY, dklen=32)
+def _find(users: Mapping[str, User], name: str) -> User:
+    if name not in users:
+        raise BadInput(f"there is no user '{name}'; {nearest(name, users)}", code="unknown-user")
+    return users[name]
+
+
+@contextmanager
+def _lock(file: Path | None) -> Iterator[None]:
+    """Wait until no other process changes a file. The lock is a file beside it, since the file itself is replaced."""
+    if file is None:
+        yield
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as e:
+        raise BadInput(f"cannot change {file}: {e.strerror or e}", code="cannot-write") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _digest(token: str) -> str:
@@ -292,14 +306,3 @@ def _facts(file: Path | None) -> tuple[int, ...]:
     except OSError:
         s = None
     return () if s is None else (s.st_mtime_ns, s.st_size, s.st_ino)
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _hash(salt: bytes, digest: bytes) -> PasswordHash:
-    return {"n": _COST["n"], "r": _COST["r"], "p": _COST["p"], "salt": _text(salt), "hash": _text(digest)}
-
-
-_NOBODY = _hash(b"\0" * 16, b"\0" * 32)
