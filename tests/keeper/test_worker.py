@@ -26,7 +26,10 @@ write_frame(sys.stdout.buffer, READY)
 while (letter := read_frame(sys.stdin.buffer)) is not None:
     if b"hang" in letter:
         time.sleep(600)
-    if b"die" in letter:
+    if b"die once" in letter and not os.path.exists("ONCE"):
+        open("ONCE", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"die always" in letter:
         os.kill(os.getpid(), signal.SIGKILL)
     write_frame(sys.stdout.buffer, str(os.getpid()).encode())
 """
@@ -34,7 +37,8 @@ while (letter := read_frame(sys.stdin.buffer)) is not None:
 
 @pytest.fixture
 def supervisor(tmp_path):
-    found = Supervisor([sys.executable, "-c", CHILD], ME, "b", seconds=1.0, log=tmp_path / "work.log")
+    child = CHILD.replace("ONCE", str(tmp_path / "died"))
+    found = Supervisor([sys.executable, "-c", child], ME, "b", seconds=1.0, log=tmp_path / "work.log")
     found.start()
     yield found
     found.close()
@@ -45,8 +49,8 @@ def letter(*tasks: str) -> bytes:
     return seal(Identity.simulated(0, SERVER), Letter("server", "b", "run", bundle(asks)))
 
 
-@pytest.mark.parametrize(("task", "code"), [("hang", codes.LATE), ("die", codes.CRASHED)])
-def test_a_process_that_hangs_or_dies_is_answered_for_and_another_takes_its_place(supervisor, task, code):
+@pytest.mark.parametrize(("task", "code", "ended"), [("hang", codes.LATE, 1), ("die always", codes.CRASHED, 2)])
+def test_a_process_that_hangs_or_dies_twice_is_answered_for_and_another_takes_its_place(supervisor, task, code, ended):
     first = int(supervisor.handle(letter("work")))
     asked = letter("work", task)
     reply = unseal(supervisor.handle(asked), public=ME.public)
@@ -56,6 +60,12 @@ def test_a_process_that_hangs_or_dies_is_answered_for_and_another_takes_its_plac
     second = int(supervisor.handle(letter("work")))
     assert second != first and not psutil.pid_exists(first)
     assert int(supervisor.handle(letter("work"))) == second
+    assert supervisor.restarts == ended
+
+
+def test_a_message_whose_worker_was_killed_once_is_answered_by_the_next_worker(supervisor):
+    first = int(supervisor.handle(letter("work")))
+    assert int(supervisor.handle(letter("die once"))) != first
     assert supervisor.restarts == 1
 
 

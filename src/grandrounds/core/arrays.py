@@ -143,6 +143,12 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove unfinished files that a killed process left in a folder while it wrote `name`; others must not write there now."""
+    for path in folder.glob(f".{name}.*.part"):
+        path.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -26,6 +26,8 @@ APP = Path(__file__).parent / "app"
 """The Flower app that is submitted: it names the settings of a run and contains no code for a site."""
 
 ONLINE, UNREGISTERED = "online", "unregistered"
+PENDING, FINISHED = "pending", "finished"
+"""First words of Flower's status of a run that nobody has taken, and of one that is over."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ class Node:
 
 @dataclass(frozen=True)
 class FlowerRun:
-    """A run as Flower knows it. Its status says nothing about our run; the run folder does."""
+    """A run as Flower knows it. Its status says nothing about our run; the run folder does. `plan` is as submitted."""
 
     id: int
     name: str
     status: str
+    plan: str = ""
 
 
 class Unreachable(RunFailed):
@@ -153,7 +156,10 @@ class Control:
 
         listed = self._call(self._client.ListRuns, ListRunsRequest(limit=100)).run_dict
         latest = sorted(listed.values(), key=lambda run: run.pending_at)
-        return [FlowerRun(r.run_id, r.override_config["run"].string, _status(r)) for r in latest]
+        return [
+            FlowerRun(r.run_id, r.override_config["run"].string, _status(r), r.override_config["plan"].string)
+            for r in latest
+        ]
 
     def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
         """Call a route; HTTP errors become RunFailed."""

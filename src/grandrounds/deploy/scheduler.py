@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.deploy.control import Control
+from grandrounds.deploy.control import FINISHED, PENDING, Control, FlowerRun
 from grandrounds.deploy.processes import end
 from grandrounds.deploy.records import DONE, FAILED, QUEUED, RUNNING, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link, flower_environment
@@ -97,19 +97,31 @@ class RunScheduler:
             pass
 
     def resume_interrupted(self) -> list[str]:
-        """Resume runs that were running when a server was killed. Call it once, before the first `tick`.
+        """Resume runs that a server had taken or started when it was killed. Call it once, before the first `tick`.
+
+        A run that still waits at the SuperLink is left there. One that had not begun is started with its submitted plan.
 
         Returns:
             Their names.
         """
-        interrupted = [record for record in self._records.all() if record.get("state") == RUNNING]
-        for record in interrupted:
-            with Control.local(self._link) as control:
-                with contextlib.suppress(RunFailed):  # Flower may have ended it
-                    control.stop(record["flower"][-1])
-                flower = control.start({"run": record["run"], "plan": "{}", "resume": True})
-            self._records.update(record["run"], state=QUEUED, flower=flower)
-        return [record["run"] for record in interrupted]
+        taken = [record for record in self._records.all() if record.get("state") in (RUNNING, QUEUED)]
+        if not taken:
+            return []
+        names = []
+        with Control.local(self._link) as control:
+            listed = control.runs()
+            for record in taken:
+                flower_runs = [run for run in listed if run.name == record["run"]]
+                if record["state"] == QUEUED and any(run.status == PENDING for run in flower_runs):
+                    continue
+                for run in flower_runs:
+                    if not run.status.startswith(FINISHED):
+                        with contextlib.suppress(RunFailed):  # Flower may have ended it meanwhile
+                            control.stop(run.id)
+                flower = control.start({"run": record["run"], "plan": _submitted_plan(flower_runs), "resume": True})
+                self._records.update(record["run"], state=QUEUED, flower=flower)
+                names.append(record["run"])
+        return names
 
     def close(self) -> None:
         """Stop the running process; its run can be resumed."""
@@ -154,8 +166,8 @@ class RunScheduler:
         died = code not in FINAL
         starts = int((self._records.get(task.name) or {}).get("starts", 0)) + 1 if died else 0
         again = died and starts < STARTS
-        self._finish(code)
         self._records.update(task.name, starts=starts)
+        self._finish(code, state=RUNNING if again else DONE if code == 0 else FAILED)
         if again:
             with Control.local(self._link) as control:
                 flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
@@ -169,8 +181,8 @@ class RunScheduler:
         self._last_heartbeat = time.monotonic()
         return alive
 
-    def _finish(self, code: int) -> None:
-        """Report the end of the run to Flower, and record the exit code."""
+    def _finish(self, code: int, *, state: str = FAILED) -> None:
+        """Report the end of the run to Flower, and record the exit code. A run that is started again stays running."""
         from flwr.common.constant import SubStatus
         from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
@@ -179,7 +191,7 @@ class RunScheduler:
         name = self._task.name
         self._task, self._process = None, None
         if name:
-            self._records.update(name, state=DONE if code == 0 else FAILED, exit=code)
+            self._records.update(name, exit=code, **({} if state == RUNNING else {"state": state}))
         try:
             self._task_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
         finally:
@@ -192,6 +204,11 @@ class RunScheduler:
             end(self._process)
         self._records.update(self._task.name, state=STOPPED)
         self._task, self._process = None, None
+
+
+def _submitted_plan(flower_runs: Sequence[FlowerRun]) -> str:
+    """Return the plan that a run was submitted with, which it needs if it has not begun; "{}" if Flower lost it."""
+    return next((run.plan for run in flower_runs if run.plan not in ("", "{}")), "{}")
 
 
 def take_task(runtime_client: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:

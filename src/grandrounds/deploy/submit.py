@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.deploy.control import Control, FlowerRun
+from grandrounds.deploy.control import FINISHED, Control, FlowerRun
 from grandrounds.deploy.records import RunRecords, check_run_name
 from grandrounds.deploy.run_worker import PlainPlan
 from grandrounds.deploy.superlink import Link
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_FINISHED = "finished"
 _AGREED_KEYS = (
     "name",
     "table",
@@ -90,7 +89,7 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
         BadInput: The run is unknown, is running, has finished or has not begun.
     """
     flower_runs = _flower_runs(control, check_run_name(run), link)
-    if any(not one.status.startswith(_FINISHED) for one in flower_runs):
+    if any(not one.status.startswith(FINISHED) for one in flower_runs):
         raise BadInput(f"run {run} is still running: stop it first with `rounds server stop-run {run}`", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
@@ -103,7 +102,7 @@ def stop_run(control: Control, run: str, link: Link | None = None) -> None:
     Raises:
         BadInput: The run is unknown, or is not running.
     """
-    at_work = [one for one in _flower_runs(control, run, link) if not one.status.startswith(_FINISHED)]
+    at_work = [one for one in _flower_runs(control, run, link) if not one.status.startswith(FINISHED)]
     if not at_work:
         raise BadInput(f"run {run} is not running, so it cannot be stopped", code="run-not-active")
     for one in at_work:

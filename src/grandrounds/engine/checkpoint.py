@@ -27,6 +27,7 @@ from grandrounds.core.arrays import (
     parse_json,
     read_file,
     read_json,
+    remove_leftovers,
     save,
     write_atomic,
 )
@@ -120,6 +121,7 @@ class Checkpoint:
                 f"{self.folder.parent} is being run by another process; wait for it or stop it first", code="run-in-use"
             ) from None
         self._lock = handle
+        remove_leftovers(self.folder)
 
     def is_locked(self) -> bool:
         """Check whether some process is running this run now."""

@@ -170,9 +170,27 @@ class AccessControl:
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
     def permit(
-        self, ask: Ask, plan: PlanValues, account: Account, questions: Questions, *, rows: int, columns: int = 0
+        self,
+        ask: Ask,
+        plan: PlanValues,
+        account: Account,
+        questions: Questions,
+        *,
+        rows: int,
+        columns: int = 0,
+        lost: bool = True,
     ) -> None:
-        """Check that an Ask may be answered, and charge the budget for it; `columns`: number of inputs of a row.
+        """Check that an Ask may be answered, and charge the budget for it.
+
+        Args:
+            ask: The Ask.
+            plan: The plan of the run.
+            account: The site's account of the run.
+            questions: Requests that the plan declares.
+            rows: Number of training rows.
+            columns: Number of inputs of a row.
+            lost: Charge again for an Ask that was charged before, because its answer left and is no longer stored. False:
+                no answer to it ever left.
 
         Raises:
             Refusal: The policy or the budget does not allow it.
@@ -184,7 +202,7 @@ class AccessControl:
         if ask.task == STATISTIC:
             self._count_numbers(ask, questions, rows=rows, columns=columns)
         p = self.policy.privacy
-        paid = account.pay(ask, self.budget, required=p.require, each_run=p.run_epsilon, lost=True)
+        paid = account.pay(ask, self.budget, required=p.require, each_run=p.run_epsilon, lost=lost)
         if paid.code:
             _log.warning("%s would tell: %s", ask.id, "; ".join(describe(paid.events)))
         self._check(paid.code)

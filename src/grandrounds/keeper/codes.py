@@ -19,6 +19,9 @@ LATE = "late"
 CRASHED = "crashed"
 """The worker process ended; another takes its place."""
 
+STORAGE = "storage"
+"""The site cannot write to its disk, for example because it is full. Nothing is released; a later Ask may be answered."""
+
 UNSIGNED = "unsigned"
 """The message is not from the server, or not for this site."""
 

@@ -2,6 +2,9 @@
 
 An answer is on disk before it leaves. A server that repeats an Ask gets the same bytes: nothing is trained twice, and
 nothing private is released twice. Answers of finished rounds are removed.
+
+An empty file holds the place of an answer from before its charge until the answer replaces it. If the process is killed in
+between, the place shows that no answer ever left: the work is repeated under the charge that was made.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.core.arrays import Array, load, save, write_atomic
+from grandrounds.core.arrays import Array, load, remove_leftovers, save, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import AskId
 
@@ -111,6 +114,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.rmtree(self._setup)
         self._setup.mkdir(mode=0o700)
+        self.remove_leftovers()
         write_atomic(self._opening, opening.to_json())
 
     def close(self) -> None:
@@ -118,6 +122,11 @@ class Store:
         for folder in (self._answers, self._setup):
             shutil.rmtree(folder, ignore_errors=True)
         self._opening.unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """Remove unfinished files of a killed worker; call it before the first write of a process."""
+        for folder in (self.folder, self._answers, self._setup):
+            remove_leftovers(folder)
 
     def set_up(self, name: str, ask: bytes) -> None:
         """Store a setup Ask for a restarted keeper; a later one of the same name replaces it."""
@@ -139,13 +148,33 @@ class Store:
 
     def answer(self, digest: str) -> bytes | None:
         """Read the answer to an Ask with this digest; None if there is none."""
-        files = list(self._answers.glob(f"*-{digest}")) if self._answers.exists() else []
-        return files[0].read_bytes() if files else None
+        path = self._find(digest)
+        return (path.read_bytes() or None) if path is not None else None
+
+    def begin(self, id: AskId, digest: str) -> bool:
+        """Reserve the place of an answer before its charge.
+
+        Returns:
+            False if the place was reserved before: work on the same Ask was interrupted, and no answer to it ever left.
+        """
+        if self._find(digest) is not None:
+            return False
+        write_atomic(self._answers / f"{id.round:06d}-{digest}", b"", durable=False)
+        return True
+
+    def abandon(self, digest: str) -> None:
+        """Give up the place of an answer that was neither charged nor given."""
+        path = self._find(digest)
+        if path is not None and not path.stat().st_size:
+            path.unlink(missing_ok=True)
 
     def keep(self, id: AskId, digest: str, answer: bytes) -> None:
         """Store an answer, and remove those of rounds that ended long ago."""
         write_atomic(self._answers / f"{id.round:06d}-{digest}", answer)
-        for path in self._answers.iterdir():
+        for path in self._answers.glob("[0-9]*-*"):
             round = int(path.name.split("-")[0])
             if 0 < round <= id.round - _KEPT_ROUNDS:
                 path.unlink(missing_ok=True)
+
+    def _find(self, digest: str) -> Path | None:
+        return next(self._answers.glob(f"[0-9]*-{digest}"), None)

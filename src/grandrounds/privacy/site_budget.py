@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grandrounds.core.arrays import write_atomic
+from grandrounds.core.arrays import remove_leftovers, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.events import Event
@@ -20,8 +20,8 @@ class SiteBudget:
     """A `Budget` in a JSON file of the site, charged by all runs.
 
     Charge before the release. The charge is on disk before `charge` returns. After a crash between the two, the same run
-    and key cost nothing (`charge` returns False) and must be answered with the *same* values from the site's cache. A site
-    that lost that answer must not draw another one under the same key.
+    and key cost nothing (`charge` returns False) and must be answered with the *same* values from the site's cache. Other
+    values may be drawn under the same key only if none ever left the site.
 
     Processes take turns by a lock file, and each reads the file again. A damaged file raises `BadInput`; only the site's
     staff may start over, by removing it.
@@ -47,6 +47,7 @@ class SiteBudget:
         """
         budget = cls(Path(path))
         with budget._turn():
+            remove_leftovers(budget.path.parent, budget.path.name)
             if not budget.path.exists():
                 if epsilon is None or delta is None:
                     raise BadInput(

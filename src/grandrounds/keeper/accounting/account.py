@@ -42,8 +42,8 @@ class Paid:
     Attributes:
         code: Refusal code; empty if the Ask is allowed.
         events: All releases of the answer.
-        new: False if the same Ask was charged before. It must be answered from the cache, or not at all, since other noise
-            under the same charge would be a second release.
+        new: False if the same Ask was charged before. If an answer to it ever left, it must be answered from the cache, or
+            not at all, since other noise under the same charge would be a second release.
     """
 
     code: str

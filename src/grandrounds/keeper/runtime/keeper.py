@@ -34,6 +34,9 @@ _log = logging.getLogger("grandrounds.keeper")
 
 SERVER = "server"
 
+CANNOT_WRITE = "cannot-write"
+"""Code of a `BadInput` that the site budget raises where its charge cannot be written."""
+
 
 @dataclass(frozen=True)
 class _Question:
@@ -115,13 +118,24 @@ class Keeper:
             return self._answer(question)
         except Refusal as e:
             return self._refused(id, e.code)
-        except BadInput as e:
+        except (BadInput, OSError) as e:
+            if isinstance(e, OSError) or e.code == CANNOT_WRITE:
+                return self._not_stored(id, e)
             _log.warning("%s refused at %s", id, _where(e))
         except Exception as e:
             _log.error("%s failed: %s at %s", id, type(e).__name__, _where(e))
-        if id.run in self._runs:
-            self._runs[id.run].count_refusal()
+        try:
+            if id.run in self._runs:
+                self._runs[id.run].count_refusal()
+        except OSError as e:
+            return self._not_stored(id, e)
         return self._refused(id, codes.REFUSED)
+
+    def _not_stored(self, id: AskId, e: Exception) -> bytes:
+        """Refuse an Ask whose answer or charge cannot be written. The run is read from disk again before its next Ask."""
+        _log.error("%s: the site's state cannot be written (%s at %s): free disk space", id, type(e).__name__, _where(e))
+        self._runs.pop(id.run, None)
+        return self._refused(id, codes.STORAGE)
 
     def _refused(self, id: AskId, code: str) -> bytes:
         _log.warning("%s not answered: %s", id, code)
@@ -188,7 +202,7 @@ class Keeper:
             raise Refusal(codes.UNKNOWN_RUN)
         ask = question.parsed.build(self.me.name, run.layout)
         run.check(ask)
-        return run.answer(ask, question.body)
+        return run.answer(ask, question.body, question.digest)
 
     def _run(self, name: str, store: Store) -> SiteRun | None:
         """Find a run that is open here, and load it from disk if needed."""

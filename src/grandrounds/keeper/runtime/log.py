@@ -6,6 +6,7 @@ It contains run, round, task, sizes, seconds and codes, but no patient values an
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.prometheus import Metrics, label
 from grandrounds.protocol.codec import peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import peek
+
+_log = logging.getLogger("grandrounds.keeper")
 
 LARGEST = 50 * 2**20
 
@@ -57,8 +60,11 @@ class SiteLog:
         line = json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **record}) + "\n"
         if self._path.exists() and self._path.stat().st_size > LARGEST:
             self._path.replace(self._path.with_suffix(".jsonl.1"))
-        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as f:
-            f.write(line)
+        try:
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as f:
+                f.write(line)
+        except OSError as e:  # a full disk: the answer, which is on disk or is a refusal, still leaves
+            _log.error("%s cannot be written (%s): free disk space; a line is missing", self._path, e.strerror or e)
 
     def metrics(self) -> Metrics:
         """Return the counters for Prometheus."""

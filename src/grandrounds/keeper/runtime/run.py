@@ -128,6 +128,7 @@ class SiteRun:
         opening = store.opening()
         if opening is None:
             return None
+        store.remove_leftovers()
         run = cls(opening, store, rows, me, access, device=device, new=new)
         for data in store.setup():
             with suppress(UnknownPeers):  # a known peer is no longer listed: sums are refused until it is replaced
@@ -172,15 +173,21 @@ class SiteRun:
         self.refusals += 1
         self._save()
 
-    def answer(self, ask: Ask, body: bytes) -> bytes:
-        """Answer an Ask. The state after it is on disk before the answer leaves."""
+    def answer(self, ask: Ask, body: bytes, digest: str) -> bytes:
+        """Answer an Ask with this digest. The charge, then the state after it, are on disk before the answer leaves."""
         assert ask.id is not None
         split = self.host.stack.rows[0]
         rows = {"train": len(split.train), "val": len(split.val), "test": len(split.test)}
         columns = len(getattr(self.host.encoding, "features", ()))
-        self._access.permit(
-            ask, self.opening.plan, self.account, self.questions, rows=rows["train"], columns=columns
-        )
+        is_first = self.store.begin(ask.id, digest)
+        try:
+            self._access.permit(
+                ask, self.opening.plan, self.account, self.questions, rows=rows["train"], columns=columns, lost=is_first
+            )
+        except Refusal:
+            if is_first:
+                self.store.abandon(digest)
+            raise
         try:
             values = self._do(ask)
         except UnknownPeers as e:

@@ -33,6 +33,9 @@ START = 300.0
 READY = b"ready"
 """The first frame of a worker that has read its data."""
 
+ATTEMPTS = 2
+"""Workers that are given one message: it is refused if each of them died."""
+
 ORPHANED = 4
 """Exit code of a process whose parent has ended."""
 
@@ -76,21 +79,27 @@ class Supervisor:
             self._start()
 
     def handle(self, message: bytes) -> bytes:
-        """Answer a message; with a code if there is no answer in time."""
+        """Answer a message; with a code if there is no answer in time.
+
+        A message whose worker died is handed to the next worker once: it repeats work that was not finished, and answers
+        from disk what was.
+        """
         with self._turn:
-            answer, code = None, codes.CRASHED
-            try:
-                if self._process is None or self._process.poll() is not None:
-                    self._start()
-                answer = self._ask_worker(message)
-            except TimeoutError:
-                code = codes.LATE
-            except (RunFailed, OSError):
-                pass
-            if answer is not None:
-                return answer
-            self._end()
-            _log.error("the worker process was %s; another takes its place", code)
+            code = codes.CRASHED
+            for _ in range(ATTEMPTS):
+                try:
+                    if self._process is None or self._process.poll() is not None:
+                        self._start()
+                    if (answer := self._ask_worker(message)) is not None:
+                        return answer
+                except TimeoutError:
+                    code = codes.LATE
+                except (RunFailed, OSError):
+                    pass
+                self._end()
+                _log.error("the worker process was %s; another takes its place", code)
+                if code == codes.LATE:
+                    break
             return seal_refusal(self._identity, self._site, message, code)
 
     def _ask_worker(self, message: bytes) -> bytes | None:
