@@ -22,6 +22,7 @@ from grandrounds.cli.options import (
     show_reading,
 )
 from grandrounds.cli.scans import show_progress
+from grandrounds.cli.site_network import check_connection, start_node
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(help="Run a hospital: check its data and policy, start it, manage its keys.", no_args_is_help=True)
+app.command("check-connection")(check_connection)
+app.command("node")(start_node)
 
 UNFIT = 1
 """Exit code if the data do not fit, or a plan would be refused."""

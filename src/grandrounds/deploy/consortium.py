@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.keeper.network.route import Endpoint, parse_endpoint, parse_host
 
 DAYS, MOST_DAYS = 365, 825
 """Validity of leaf certificates in days: the default, and the limit that current TLS clients accept."""
@@ -23,18 +24,25 @@ PROVISIONED_BY = "server.pub"
 Section = Mapping[str, object]
 """A section of the file as parsed, not yet checked."""
 
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
-)
-
 
 @dataclass(frozen=True)
 class Server:
-    """Address of the gateway for sites, and the port of the SuperLink behind it."""
+    """Address of the gateway for sites, and the port of the SuperLink behind it.
+
+    Attributes:
+        address: DNS name or IP address of the first gateway.
+        port: Its port.
+        superlink_port: Loopback port of the SuperLink.
+        gateways: Further gateways, which sites use while the first is down.
+        relay: Address on the server's host at which gateways of other hosts reach the SuperLink; None if all gateways run on
+            the server's host.
+    """
 
     address: str
     port: int = 9443
     superlink_port: int = 9092
+    gateways: tuple[Endpoint, ...] = ()
+    relay: Endpoint | None = None
 
     @property
     def is_loopback(self) -> bool:
@@ -47,7 +55,7 @@ class Server:
     @property
     def endpoint(self) -> str:
         """address:port, with brackets around an IPv6 address."""
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return str(Endpoint(self.address, self.port))
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ def _read_consortium(content: Section, folder: Path | None) -> Consortium:
     certificates = _section(content, "certificates", ("days",))
     return Consortium(
         name=check_name(content.get("name"), "the consortium"),
-        server=_read_server(_section(content, "server", ("address", "port", "superlink_port"))),
+        server=_read_server(_section(content, "server", ("address", "port", "superlink_port", "gateways", "relay"))),
         sites=_read_sites(content.get("sites")),
         days=_integer(certificates, "days", DAYS, 1, MOST_DAYS, "[certificates]"),
         data=_read_data(content, folder),
@@ -152,25 +160,70 @@ def _read_server(section: Section) -> Server:
         _checked_address(address),
         _integer(section, "port", Server.port, 1, 65535, "[server]"),
         _integer(section, "superlink_port", Server.superlink_port, 1, 65535, "[server]"),
+        _read_gateways(section),
+        None if "relay" not in section else _read_endpoint(section["relay"], "relay"),
     )
     if server.port == server.superlink_port:
         raise BadInput(
             f"[server] port and superlink_port are both {server.port}: choose different ports", code="port-conflict"
         )
+    _check_gateways(server)
     return server
+
+
+def _check_gateways(server: Server) -> None:
+    everything = [Endpoint(server.address, server.port), *server.gateways]
+    if len(set(everything)) != len(everything):
+        raise BadInput(
+            "[server] gateways names a gateway twice: list only further gateways, each with another address or port",
+            code="port-conflict",
+        )
+    if server.relay is not None and not (server.gateways and server.relay.is_address):
+        raise BadInput(
+            "[server] relay is for further gateways on other hosts: name them in gateways, and give an IP address of the "
+            'server\'s host with a free port, as relay = "10.0.0.5:9446"',
+            code="invalid-address",
+        )
+    ports = [server.superlink_port, *(gateway.port for gateway in everything)]
+    if server.gateways and server.relay is None and len(set(ports)) != len(ports):
+        raise BadInput(
+            "[server] gateways without a relay run on the server's host, and two of them have the same port: give each its own "
+            'port, or name a relay for gateways on other hosts, as relay = "10.0.0.5:9446"',
+            code="port-conflict",
+        )
+    if server.relay is not None and server.relay.port in (server.port, server.superlink_port):
+        raise BadInput(
+            f"[server] relay has port {server.relay.port}, which the gateway or the SuperLink uses: choose another",
+            code="port-conflict",
+        )
+
+
+def _read_gateways(section: Section) -> tuple[Endpoint, ...]:
+    listed = section.get("gateways", [])
+    if not isinstance(listed, list):
+        raise BadInput('[server] gateways must be a list, as ["b.example.org:9443"]', code="wrong-type")
+    return tuple(_read_endpoint(one, "gateways") for one in listed)
+
+
+def _read_endpoint(value: object, key: str) -> Endpoint:
+    try:
+        return parse_endpoint(str(value))
+    except ValueError:
+        raise BadInput(
+            f"[server] {key} has {value!r}: write HOST:PORT without https://, and an IPv6 address in brackets, as "
+            '"[2001:db8::2]:9443"',
+            code="invalid-address",
+        ) from None
 
 
 def _checked_address(address: str) -> str:
     try:
-        return str(ipaddress.ip_address(address))
+        return parse_host(address)
     except ValueError:
-        pass
-    if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
         raise BadInput(
             f"[server] address {address!r} is neither a DNS name nor an IP address: leave out https://, port and path",
             code="invalid-address",
-        )
-    return address.lower()
+        ) from None
 
 
 def _read_sites(sections: object) -> tuple[Member, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.superlink import Link
+from grandrounds.keeper.network.route import exempt_loopback
 from grandrounds.protocol.flower_message import require_flower
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ class Control:
 
     @classmethod
     def local(cls, link: Link) -> Self:
-        """Connect on the server's own host."""
+        """Connect on the server's own host, never through a proxy of the environment."""
+        os.environ.update(exempt_loopback())
         return cls(link.address, _ssl_context(link.authority) if link.authority is not None else None)
 
     @classmethod

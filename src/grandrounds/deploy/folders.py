@@ -17,6 +17,7 @@ from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
 from grandrounds.deploy.manifest import write_manifest
 from grandrounds.deploy.pki import (
     IssuedCertificate,
+    certificate_pem,
     common_name,
     issue,
     load_certificate,
@@ -33,6 +34,7 @@ from grandrounds.deploy.start_files import (
     site_script,
     site_units,
 )
+from grandrounds.keeper.network.route import LOOPBACK
 from grandrounds.keeper.policy.rules import default_policy
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
@@ -171,11 +173,40 @@ def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
         Their serial numbers by name.
     """
     authority = IssuedCertificate.load(folders.pki, "server-ca")
-    addresses = (consortium.server.address, "localhost", "127.0.0.1", "::1")
+    addresses = (consortium.server.address, *LOOPBACK)
     certificates = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
     for name, one in certificates.items():
         one.save(folders.pki, name)
-    return {name: one.serial for name, one in certificates.items()}
+    return {**{name: one.serial for name, one in certificates.items()}, **write_gateways(folders, consortium, authority)}
+
+
+def write_gateways(folders: Folders, consortium: Consortium, authority: IssuedCertificate) -> dict[str, str]:
+    """Write server/gateways/NAME for each further gateway, with a certificate of its own, and server/relay where there is one.
+
+    Returns:
+        The serial numbers of the gateways' certificates.
+    """
+    server, serials = consortium.server, {}
+    for gateway in server.gateways:
+        folder = make_folder(folders.server / "gateways" / gateway.folder)
+        for inside in ("pki", "run", "logs"):
+            make_folder(folder / inside)
+        names = (gateway.host, *LOOPBACK)  # a site's forwarder is reached on loopback
+        certificate = issue(authority, str(gateway), days=consortium.days, addresses=names)
+        certificate.save(folder / "pki", "gateway")
+        if server.relay is not None:
+            issue(authority, str(gateway), days=consortium.days).save(folder / "pki", "relay")
+        write(folder / "pki" / "server-ca.pem", certificate_pem(authority.certificate))
+        write(folder / "nginx.conf", nginx.further_gateway_config(server, gateway))
+        write(folder / "gateway.sh", gateway_script(), mode=SCRIPT)
+        serials[f"gateway {gateway}"] = certificate.serial
+    if server.relay is not None:
+        relay = make_folder(folders.server / "relay")
+        for inside in ("run", "logs"):
+            make_folder(relay / inside)
+        write(relay / "nginx.conf", nginx.relay_config(server))
+        write(relay / "gateway.sh", gateway_script(), mode=SCRIPT)
+    return serials
 
 
 PROXY_PORT = 9444
@@ -317,7 +348,9 @@ def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) ->
 
 def _site_settings(consortium: Consortium, site: Member, *, insecure: bool) -> dict[str, object]:
     position = consortium.sites.index(site)
-    server: dict[str, str | int] = {"address": consortium.server.address, "port": consortium.server.port}
+    server: dict[str, object] = {"address": consortium.server.address, "port": consortium.server.port}
+    if consortium.server.gateways:
+        server["gateways"] = [str(gateway) for gateway in consortium.server.gateways]
     if insecure:  # there is no gateway: the node connects to the SuperLink itself
         server |= {"port": consortium.server.superlink_port, "insecure": True}
     return {

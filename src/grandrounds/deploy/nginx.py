@@ -1,9 +1,13 @@
-"""nginx configurations: the gateway in front of the SuperLink, and the small proxy on an operator's machine.
+"""nginx configurations: the gateways in front of the SuperLink, the relay, and the small proxy on an operator's machine.
 
 A SuperLink serves nodes, operators and its own workers on one port. The gateway passes ten fleet routes to everybody (the
 SuperLink checks a node's signature), control routes to holders of an operator's certificate, and nothing else. The passed
 path is built from the match, never copied from the request, so that gateway and SuperLink cannot interpret one path
 differently.
+
+Further gateways are other ways to the same SuperLink, for sites only: they pass fleet routes and no control routes. One on
+the server's host connects to the SuperLink on loopback. One on another host connects to the relay, a second nginx beside the
+SuperLink that asks for the certificate of a gateway.
 
 All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates beside the configuration.
 """
@@ -11,8 +15,10 @@ All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates besid
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from grandrounds.deploy.consortium import Server
+from grandrounds.keeper.network.route import Endpoint
 
 FLEET = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
@@ -60,19 +66,37 @@ _LIMITS = """\
 """
 
 _TLS = """\
-    ssl_certificate     pki/gateway.pem;
-    ssl_certificate_key pki/gateway.key;
+    ssl_certificate     {pki}/gateway.pem;
+    ssl_certificate_key {pki}/gateway.key;
     ssl_protocols TLSv1.2 TLSv1.3;
     ssl_ciphers ECDHE+AESGCM:ECDHE+CHACHA20;
     ssl_session_cache off;       # a resumed session would skip the list of revoked certificates
     ssl_session_tickets off;
+    proxy_ssl_trusted_certificate {pki}/server-ca.pem;
+    proxy_ssl_verify on;
+    proxy_ssl_name localhost;
+    proxy_set_header Connection "";
+    proxy_set_header Host localhost;
+    proxy_read_timeout 75s;
+"""
+
+_OPERATORS = """\
     ssl_client_certificate pki/operator-ca.pem;
     ssl_crl pki/operator.crl;
     ssl_verify_client optional;  # nodes have none: they sign their requests instead
     ssl_verify_depth 1;
-    proxy_ssl_trusted_certificate pki/server-ca.pem;
-    proxy_ssl_verify on;
-    proxy_ssl_name localhost;
+"""
+
+_FLEET = f"""\
+    location ~ ^/v1/fleet/(?<route>{"|".join(FLEET)})$ {{
+      limit_except POST {{ deny all; }}
+      proxy_pass https://superlink/v1/fleet/$route;
+    }}
+"""
+
+_PACE = """\
+    limit_req zone=requests burst=400 nodelay;
+    limit_conn connections 128;
 """
 
 
@@ -85,17 +109,11 @@ def gateway_config(server: Server) -> str:
   upstream superlink {{ server 127.0.0.1:{server.superlink_port}; keepalive 32; }}
   map "$ssl_client_verify" $operator {{ default 0; SUCCESS 1; }}
   server {{
-    listen {_listen(server)} ssl;
-{_TLS}\
-    limit_req zone=requests burst=400 nodelay;
-    limit_conn connections 128;
-    proxy_set_header Connection "";
-    proxy_set_header Host localhost;
-    proxy_read_timeout 75s;
-    location ~ ^/v1/fleet/(?<route>{"|".join(FLEET)})$ {{
-      limit_except POST {{ deny all; }}
-      proxy_pass https://superlink/v1/fleet/$route;
-    }}
+{_listen(server)}\
+{_TLS.format(pki="pki")}\
+{_OPERATORS}\
+{_PACE}\
+{_FLEET}\
     location ~ ^/v1/control/(?<route>[a-z0-9-]+)$ {{
       if ($operator = 0) {{ return 403; }}
       limit_except POST {{ deny all; }}
@@ -108,6 +126,51 @@ def gateway_config(server: Server) -> str:
       if ($operator = 0) {{ return 403; }}
       proxy_pass https://superlink/health;
     }}
+    location / {{ return 404; }}
+  }}
+}}
+"""
+
+
+def further_gateway_config(server: Server, gateway: Endpoint) -> str:
+    """Write the configuration of a further gateway, which passes fleet routes only."""
+    top = _TOP.format(title=f"The further gateway {gateway} of the SuperLink, for sites.", body=BODY, verify="-")
+    relay = server.relay
+    upstream = f"127.0.0.1:{server.superlink_port}" if relay is None else str(relay)
+    client = "" if relay is None else "    proxy_ssl_certificate pki/relay.pem;\n    proxy_ssl_certificate_key pki/relay.key;\n"
+    return f"""{top}{_LIMITS}\
+  upstream superlink {{ server {upstream}; keepalive 32; }}
+  server {{
+{_listen_everywhere(gateway.port) if relay is not None or not gateway.is_address else _listen_at(gateway)}\
+{_TLS.format(pki="pki")}\
+{client}\
+{_PACE}\
+{_FLEET}\
+    location / {{ return 404; }}
+  }}
+}}
+"""
+
+
+def relay_config(server: Server) -> str:
+    """Write the configuration of the relay, which passes fleet routes of the listed gateways to the SuperLink.
+
+    A gateway that is no longer listed is refused, though its certificate is valid.
+    """
+    assert server.relay is not None
+    top = _TOP.format(title="The relay for gateways on other hosts.", body=BODY, verify='"$ssl_client_s_dn"')
+    listed = "".join(f' "~^CN={re.escape(str(gateway))}," 1;' for gateway in server.gateways)
+    return f"""{top}\
+  upstream superlink {{ server 127.0.0.1:{server.superlink_port}; keepalive 32; }}
+  map "$ssl_client_s_dn" $listed {{ default 0;{listed} }}
+  server {{
+    listen {server.relay} ssl;
+{_TLS.format(pki="../pki")}\
+    ssl_client_certificate ../pki/server-ca.pem;
+    ssl_verify_client on;
+    ssl_verify_depth 1;
+    if ($listed = 0) {{ return 403; }}
+{_FLEET}\
     location / {{ return 404; }}
   }}
 }}
@@ -137,10 +200,19 @@ def operator_config(server: Server, *, port: int) -> str:
 
 
 def _listen(server: Server) -> str:
-    """Choose the address to listen on: all interfaces, or loopback if the server's address is loopback."""
+    """Choose the addresses to listen on: all interfaces, or loopback if the server's address is loopback."""
     if not server.is_loopback:
-        return str(server.port)
-    return f"[{server.address}]:{server.port}" if ":" in server.address else f"127.0.0.1:{server.port}"
+        return _listen_everywhere(server.port)
+    address = server.address if ":" in server.address else "127.0.0.1"
+    return _listen_at(Endpoint(address, server.port))
+
+
+def _listen_at(endpoint: Endpoint) -> str:
+    return f"    listen {endpoint} ssl;\n"
+
+
+def _listen_everywhere(port: int) -> str:
+    return f"    listen {port} ssl;\n    listen [::]:{port} ssl;  # IPv6: delete this line on a host whose kernel has none\n"
 
 
 def _certificate_name(server: Server) -> str:

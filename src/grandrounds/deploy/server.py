@@ -21,7 +21,8 @@ from grandrounds.deploy.control import ONLINE, Control, sync_nodes
 from grandrounds.deploy.processes import SupervisedProgram, end_leftover
 from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
-from grandrounds.deploy.superlink import Link, gateway_program, superlink_program
+from grandrounds.deploy.superlink import Link, further_gateway_programs, gateway_program, superlink_program
+from grandrounds.keeper.network.route import exempt_loopback
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.protocol.flower_message import require_flower
 
@@ -44,6 +45,7 @@ def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = N
         BadInput: Another server of this folder is running, or the port is in use.
     """
     require_flower()
+    os.environ.update(exempt_loopback())  # programs of this host are reached directly, whatever proxy the environment names
     link.prepare()
     with _lock(link):
         server = _Server(link, say)
@@ -63,7 +65,7 @@ class _Server:
         self._superlink = SupervisedProgram(superlink_program(link))
         self._programs = [self._superlink]
         if (before := gateway_program(link)) is not None:
-            self._programs.append(SupervisedProgram(before))
+            self._programs += [SupervisedProgram(before), *map(SupervisedProgram, further_gateway_programs(link))]
         elif not link.insecure:
             say(
                 "nginx is not installed on this machine: sites reach the SuperLink only through a gateway that you start "

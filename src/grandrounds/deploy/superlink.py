@@ -118,8 +118,27 @@ def superlink_program(link: Link) -> Program:
 
 def gateway_program(link: Link) -> Program | None:
     """Return nginx with the folder's configuration; None if it is not installed."""
-    config, nginx = link.folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    return _nginx_program(link, "the gateway", link.folder, "gateway")
+
+
+def further_gateway_programs(link: Link) -> list[Program]:
+    """Return the further gateways that run on this host, or the relay for those on other hosts."""
+    server = load(link.folder / "consortium.toml").server
+    if server.relay is not None:
+        programs = [_nginx_program(link, "the relay", link.folder / "relay", "relay")]
+    else:
+        programs = [
+            _nginx_program(link, f"the gateway {gateway}", link.folder / "gateways" / gateway.folder, f"gateway-{gateway.folder}")
+            for gateway in server.gateways
+        ]
+    return [program for program in programs if program is not None]
+
+
+def _nginx_program(link: Link, name: str, folder: Path, log: str) -> Program | None:
+    config, nginx = folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if link.insecure or nginx is None or not config.is_file():
         return None
-    command = [nginx, "-e", "stderr", "-p", str(link.folder), "-c", str(config)]
-    return Program("the gateway", command, dict(os.environ), link.logs / "gateway.log", str(config))
+    for inside in ("run", "logs"):
+        (folder / inside).mkdir(mode=0o700, exist_ok=True)
+    command = [nginx, "-e", "stderr", "-p", str(folder), "-c", str(config)]
+    return Program(name, command, dict(os.environ), link.logs / f"{log}.log", str(config))

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import types
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ READ_FOR = ("1.41.0", "1.42.0")
 """Reviewed versions: flwr/supernode/start_client_internal.py is the same file in both."""
 SLEEP = "GRANDROUNDS_NODE_SLEEP"
 DEFAULT, LEAST, MOST = 0.1, 0.01, 3.0
+OFFSET = "GRANDROUNDS_CLOCK_OFFSET"
+"""Environment variable with the seconds that the server's clock is ahead of this machine's."""
 
 
 def command(
@@ -81,10 +84,22 @@ def cap_sleeps(cap: float) -> None:
     loop.pull_objects = functools.partial(loop.pull_objects, initial_backoff=cap / 2, backoff_cap=1.0)
 
 
+def correct_clock(seconds: float) -> None:
+    """Add `seconds` to the times that the SuperNode signs, in this process; see `keeper.network.clock`."""
+    require_flower(exactly=READ_FOR)
+    import flwr.supernode.node_auth_http_interceptor as authentication
+
+    module: Any = authentication
+    now = module.now
+    module.now = lambda: now() + timedelta(seconds=seconds)
+
+
 def main() -> int:
     """Start the SuperNode with the arguments of this command."""
     try:
         cap_sleeps(longest_sleep())
+        if offset := float(os.environ.get(OFFSET, 0.0)):
+            correct_clock(offset)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code

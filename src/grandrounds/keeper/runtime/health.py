@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from grandrounds.core.errors import BadInput
@@ -12,16 +12,25 @@ from grandrounds.core.prometheus import Metrics, prometheus
 
 
 class Health:
-    """Health server on 127.0.0.1. `faults` returns fixed descriptions of problems; an empty list if there are none."""
+    """Health server on 127.0.0.1.
 
-    def __init__(self, port: int, *, faults: Callable[[], list[str]], metrics: Callable[[], Metrics]) -> None:
+    `faults` returns fixed descriptions of problems, an empty list if there are none; `facts` further values of the page.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        faults: Callable[[], list[str]],
+        metrics: Callable[[], Metrics],
+        facts: Callable[[], Mapping[str, object]] | None = None,
+    ) -> None:
         class Page(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path == "/health":
                     wrong = faults()
-                    self._respond(
-                        503 if wrong else 200, "application/json", json.dumps({"ok": not wrong, "wrong": wrong})
-                    )
+                    page = {"ok": not wrong, "wrong": wrong, **({} if facts is None else facts())}
+                    self._respond(503 if wrong else 200, "application/json", json.dumps(page))
                 elif self.path == "/metrics":
                     self._respond(200, "text/plain; version=0.0.4", prometheus(metrics()))
                 else:

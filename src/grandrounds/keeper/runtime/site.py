@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 from grandrounds.analysis.watch.metrics import read_metrics
-from grandrounds.core.prometheus import Metrics
-from grandrounds.keeper.flower import launcher
+from grandrounds.core.prometheus import Metrics, label
 from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
+from grandrounds.keeper.network.route import describe, exempt_loopback, read_route
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.keeper.runtime.log import SiteLog
+from grandrounds.keeper.runtime.supernode import ConnectionStatus, SuperNode
 from grandrounds.keeper.runtime.worker import Supervisor
 
 Say = Callable[[str], None]
-
-GAVE_UP = b"SSL/TLS handshake error detected"
-"""Flower's log message for an abandoned connection."""
 
 
 class Site:
@@ -41,9 +36,6 @@ class Site:
         )
         self.log = SiteLog(folder.state / "log.jsonl", self.supervisor.handle)
         self._connected = False
-        self._node: subprocess.Popen[bytes] | None = None
-        self._node_log = folder.state / "node.log"
-        self._node_read = 0  # bytes of the SuperNode's log that were read
 
     @property
     def port(self) -> int:
@@ -51,6 +43,7 @@ class Site:
 
     def run(self, stop: threading.Event, say: Say) -> None:
         """Answer messages until `stop` is set."""
+        os.environ.update(exempt_loopback())  # a proxy of the environment cannot reach this machine's SuperNode
         with ExitStack() as ends:
             self.supervisor.start()
             ends.callback(self.supervisor.close)
@@ -59,11 +52,12 @@ class Site:
                 ends.callback(health.close)
                 say(f"health page: http://127.0.0.1:{health.port}/health")
             if self._with_node and not _listens(self.port):
-                self._start_node()
-                ends.callback(self._stop_node)
+                say(f"gateway: {describe(read_route(self.settings, self.folder.path).hops)}")
+                node = SuperNode(self.folder, fast=self._fast, say=say)
+                ends.callback(node.close)
+                node.start()
+                threading.Thread(target=node.tend, args=(stop,), daemon=True, name="node").start()
             secret = runtime_secret(self.folder.path / "keys" / "runtime.secret")
-            tend = threading.Thread(target=self._tend, args=(stop,), daemon=True, name="node")
-            tend.start()
             serve(
                 self.log.handle,
                 address=f"127.0.0.1:{self.port}",
@@ -77,53 +71,28 @@ class Site:
             self._connected = word == "connected"
             say("the SuperNode is connected" if self._connected else "the SuperNode is offline; waiting for it")
 
-    def _start_node(self) -> None:
-        server, path = self.settings["server"], self.folder.path
-        insecure = bool(server.get("insecure", False))
-        command = launcher.command(
-            superlink=f"{server['address']}:{server['port']}",
-            authority=None if insecure else path / "server-ca.pem",
-            key=None if insecure else path / "keys" / "node",
-            port=self.port,
-            secret=path / "keys" / "runtime.secret",
-            fast=self._fast,
-        )
-        with self._node_log.open("ab") as log:
-            self._node_read = log.tell()
-            self._node = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(self.folder.state / "flwr")
-            )
-
-    def _stop_node(self) -> None:
-        if self._node is not None and self._node.poll() is None:
-            self._node.terminate()
-            try:
-                self._node.wait(10)
-            except subprocess.TimeoutExpired:
-                self._node.kill()
-                self._node.wait()
-
-    def _tend(self, stop: threading.Event) -> None:
-        """Restart the SuperNode if it died or gave up, with a minimum interval."""
-        while not stop.wait(5.0):
-            if self._node is None:
-                continue
-            size = self._node_log.stat().st_size
-            if gave_up(self._node_log, self._node_read):
-                self._stop_node()
-            self._node_read = max(self._node_read, size - len(GAVE_UP))
-            if self._node.poll() is not None:
-                self._start_node()
-
     def _health(self) -> Health | None:
         port = self.settings.get("health", {}).get("port")
-        return None if port is None else Health(int(port), faults=self._faults, metrics=self._metrics)
+        if port is None:
+            return None
+        return Health(int(port), faults=self._faults, metrics=self._metrics, facts=self._facts)
 
     def _faults(self) -> list[str]:
-        return [] if self._connected else ["the SuperNode is offline"]
+        fault = self._connection().fault
+        return [*([] if self._connected else ["the SuperNode is offline"]), *([fault] if fault else [])]
+
+    def _facts(self) -> Mapping[str, object]:
+        connection = self._connection()
+        warnings = [connection.warning] if connection.warning else []
+        return {"gateway": connection.path or None, "clock_offset_seconds": connection.offset, "warnings": warnings}
+
+    def _connection(self) -> ConnectionStatus:
+        return ConnectionStatus.load(self.folder.state)
 
     def _metrics(self) -> Metrics:
-        budget = self.folder.budget()
+        budget, connection = self.folder.budget(), self._connection()
+        clock = {} if connection.offset is None else {"": connection.offset}
+        carried = {tuple(key.split(" ", 1)): float(n) for key, n in connection.bytes.items()}
         return {
             **self.log.metrics(),
             "grandrounds_node_up": ("gauge", "1 if the SuperNode is connected.", {"": float(self._connected)}),
@@ -134,25 +103,14 @@ class Site:
             ),
             "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
             "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": float(budget.budget().epsilon or 0.0)}),
+            "grandrounds_clock_offset_seconds": ("gauge", "Seconds that the server's clock is ahead of this machine's.", clock),
+            "grandrounds_gateway_bytes_total": (
+                "counter",
+                "Bytes of TLS by direction and gateway, where a forwarder carries them.",
+                {label(direction=direction, gateway=gateway): n for (direction, gateway), n in carried.items()},
+            ),
             **read_metrics(self.folder.path / "watch"),
         }
-
-
-def gave_up(log: Path, since: int) -> bool:
-    """Check whether a SuperNode stopped working without ending its process, by its log from this byte on.
-
-    Flower does so when a connection ends within a TLS handshake, for example when a proxy or firewall accepts connections
-    while the gateway is down. The process would stay, receive nothing more, and look healthy.
-    """
-    with log.open("rb") as f:
-        f.seek(since)
-        return GAVE_UP in f.read()
-
-
-def _environment(home: Path) -> dict[str, str]:
-    programs = str(Path(sys.executable).parent)
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
-    return {**os.environ, **quiet, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def _listens(port: int) -> bool:
