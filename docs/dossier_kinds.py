@@ -114,7 +114,7 @@ def _deploy(folder: Path) -> Path:
     (folder / "consortium.toml").write_text(dumps(consortium))
     settings = {key: _PLAN[key] for key in ("name", "method", "evaluation")}
     (folder / "study.toml").write_text(dumps(settings))
-    provision(folder / "consortium.toml", folder / "out")
+    provision(folder / "consortium.toml", folder / "out", make_keys=True)
     out = Folders(folder / "out")
     keepers = [SiteFolder(out.site(name)).keeper(str(folder / f"{name}.csv")) for name in names]
     run = out.server / "runs" / "study"

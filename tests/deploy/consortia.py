@@ -36,9 +36,9 @@ def consortium_text(
     return f'name = "{name}"\n{server}{members}{data}'
 
 
-def provisioned(folder: Path, *sites: str, insecure: bool = False, **more: object) -> Folders:
-    """A consortium under `folder`."""
+def provisioned(folder: Path, *sites: str, insecure: bool = False, make_keys: bool = True, **more: object) -> Folders:
+    """A consortium under `folder`, whose sites take part at once: their keys are made here."""
     source = folder / "consortium.toml"
     source.write_text(consortium_text(*sites, **more))  # type: ignore[arg-type]
-    provision(source, folder / "out", insecure=insecure)
+    provision(source, folder / "out", insecure=insecure, make_keys=make_keys)
     return Folders(folder / "out")

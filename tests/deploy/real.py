@@ -138,10 +138,14 @@ class Real:
         }
         (self.folder / "consortium.toml").write_text(dumps(said))
         self.out = self.folder / "out"
-        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out))
+        self.provision()
         for name in self.names:
             self._settle(self.site_folder(name), self.dial.get(name, self.port))
         self.link = Link.from_folder(self.out)
+
+    def provision(self) -> None:
+        """Folders with keys, made here: the sites take part at once."""
+        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--make-keys")
 
     def _settle(self, folder: Path, dialled: int) -> None:
         """Ports that are free here, and a policy that leaves answers as they are."""

@@ -197,7 +197,7 @@ def test_a_new_site_comes_in_and_nobody_elses_keys_change(copy, tmp_path):
     before = {name: copy.node_key(name).read_text() for name in copy.members()}
     new = tmp_path / "new.toml"
     new.write_text(consortium_text("cleveland", "St. Mary Zürich", "basel", address="fl.example.org"))
-    done = rounds("provision", new, "--out", copy.out, "--site", "basel")
+    done = rounds("provision", new, "--out", copy.out, "--site", "basel", "--make-keys")
     assert done.returncode == 0, done.stderr
     assert copy.members() == ("cleveland", "St. Mary Zürich", "basel")
     assert before == {name: copy.node_key(name).read_text() for name in before}

@@ -11,7 +11,7 @@ import pytest
 from grandrounds.deploy import records, renewal
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.keys import rekey
+from grandrounds.deploy.key_requests import rekey
 from grandrounds.deploy.pki import load_certificate, read_revocations
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
@@ -98,7 +98,7 @@ def test_names_of_operators_tell_them_apart(folders):
 def test_rotated_keys_are_new_and_the_old_ones_void(folders):
     before, other = folders.node_key("cleveland").read_text(), folders.node_key("hungary").read_text()
     old = records.consortium_state(folders.record).sites["cleveland"]
-    assert rounds("provision", "rotate", folders.out, "cleveland").returncode == 0
+    assert rounds("provision", "rotate", folders.out, "cleveland", "--make-keys").returncode == 0
     assert folders.node_key("cleveland").read_text() != before
     assert folders.node_key("hungary").read_text() == other
     now = records.consortium_state(folders.record)
@@ -129,8 +129,9 @@ def test_a_request_of_a_stranger_is_refused(folders, tmp_path):
     (site / "keys" / "site.key").unlink()
     Identity.new().save(site / "keys" / "site.key")
     before = folders.node_key("cleveland").read_text()
+    rekey(site)
     with refused("wrong-signature", match="'cleveland'"):
-        renewal.rotate(folders.out, "cleveland", request=rekey(site))
+        renewal.rotate(folders.out, "cleveland", request=site / "request.json")
     with refused("wrong-site", match="'cleveland'.*'hungary'"):
         renewal.rotate(folders.out, "hungary", request=site / "request.json")
     changed = json.loads((site / "request.json").read_text())
@@ -148,10 +149,10 @@ def test_a_withdrawn_site_is_off_the_lists_and_comes_back_with_new_keys(folders)
     assert [p.name for p in (folders.server / "sites").iterdir()] == ["cleveland.pub"]
     assert "withdrawn" in rounds("provision", "show", folders.out).stdout
     assert _verifies(folders)
-    for again in ("withdraw", "rotate"):
-        done = rounds("provision", again, folders.out, "hungary")
+    for again in (["withdraw"], ["rotate", "--make-keys"]):
+        done = rounds("provision", *again, folders.out, "hungary")
         assert done.returncode == 2 and "has withdrawn" in done.stderr
-    done = rounds("provision", folders.consortium_file, "--out", folders.out, "--site", "hungary")
+    done = rounds("provision", folders.consortium_file, "--out", folders.out, "--site", "hungary", "--make-keys")
     assert done.returncode == 0, done.stderr
     assert folders.members() == ("cleveland", "hungary") and folders.node_key("hungary").read_text() != old
     assert _verifies(folders)
@@ -257,7 +258,8 @@ def test_a_rewritten_record_is_found(folders, spoil, found):
 
 
 def test_what_was_not_provisioned_is_refused_in_one_sentence(tmp_path):
-    for command in (["show"], ["renew"], ["rotate-server"], ["withdraw", "x"], ["add-operator", "x"], ["rotate", "x"]):
+    named = [["withdraw", "x"], ["add-operator", "x"], ["rotate", "x", "--make-keys"], ["invite", "x"], ["approve", "x.json"]]
+    for command in (["show"], ["renew"], ["rotate-server"], *named):
         done = rounds("provision", command[0], tmp_path, *command[1:])
         assert done.returncode == 2 and "was not written by `rounds provision`" in done.stderr
     done = rounds("provision", "verify", tmp_path)

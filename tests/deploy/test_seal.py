@@ -131,6 +131,7 @@ def test_from_provisioning_to_a_site_at_full_cost(tmp_path, monkeypatch):
     done = rounds("site", "unseal", file, "--passphrase-file", tmp_path / "pass", "--out", tmp_path / "hospital")
     assert done.returncode == 0, done.stderr
     assert rounds("provision", "verify", tmp_path / "hospital").returncode == 0
+    assert rounds("site", "join", tmp_path / "hospital").returncode == 0
 
 
 def test_each_site_may_have_a_passphrase_of_its_own(tmp_path):
@@ -149,15 +150,18 @@ def test_each_site_may_have_a_passphrase_of_its_own(tmp_path):
 def test_a_rotated_site_is_sealed_again(tmp_path):
     (tmp_path / "c.toml").write_text(consortium_text("a", "b"))
     (tmp_path / "pass").write_text(f"{PHRASE}\n")
-    rounds("provision", "c.toml", "--out", "out", cwd=tmp_path)
-    rounds("provision", "rotate", "out", "a", cwd=tmp_path)
+    rounds("provision", "c.toml", "--out", "out", "--make-keys", cwd=tmp_path)
+    rounds("provision", "rotate", "out", "a", "--make-keys", cwd=tmp_path)
     done = rounds("provision", "seal", "out", "--passphrase-file", "pass", "--site", "a", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "out/sealed/a.sealed  sealed\n"), done.stderr
     sealed.unseal(tmp_path / "out" / "sealed" / "a.sealed", PHRASE, tmp_path / "hospital")
     assert (tmp_path / "hospital/keys/node").read_bytes() == (tmp_path / "out/sites/a/keys/node").read_bytes()
     shutil.rmtree(tmp_path / "out" / "sites" / "b")
+    done = rounds("provision", "seal", "out", "--passphrase-file", "pass", "--site", "b", cwd=tmp_path)
+    assert done.returncode == 2 and "has nothing to encrypt" in done.stderr
+    shutil.rmtree(tmp_path / "out" / "sites" / "a" / "keys")
     done = rounds("provision", "seal", "out", "--passphrase-file", "pass", cwd=tmp_path)
-    assert done.returncode == 2 and "has no keys to hand over" in done.stderr
+    assert done.returncode == 2 and "nothing to encrypt, send them as they are" in done.stderr
 
 
 def test_a_short_passphrase_is_refused_before_anything_is_written(tmp_path):

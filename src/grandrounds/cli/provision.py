@@ -1,8 +1,9 @@
-"""`rounds provision`: keys, certificates and folders of a consortium, and their renewal."""
+"""`rounds provision`: certificates and folders of a consortium, invitations of its sites, and renewal."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,20 +11,21 @@ import typer
 from typer.core import TyperGroup
 
 from grandrounds.cli.audit import FAILED
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, show_fingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import click
 
+    from grandrounds.deploy.folders import Folders
+    from grandrounds.deploy.key_requests import KeyRequest
     from grandrounds.deploy.manifest import ManifestCheck
 
 
 MAKE = "make"
 MIN_SECURE_SITES = 3
 """The smallest number of sites for secure aggregation."""
-
 
 class _FileFirst(TyperGroup):
     """Group of `rounds provision`: `rounds provision FILE` is short for `rounds provision make FILE`."""
@@ -37,8 +39,9 @@ class _FileFirst(TyperGroup):
 app = typer.Typer(
     cls=_FileFirst,
     help=(
-        "Create keys, certificates and folders of a consortium: `rounds provision consortium.toml --out OUT`.\n\n"
-        "Then hand OUT/sites/NAME to each hospital and OUT/operator to the operator; OUT/server stays with the server."
+        "Create certificates, folders and invitations of a consortium: `rounds provision consortium.toml --out OUT`.\n\n"
+        "Then hand OUT/sites/NAME to each hospital and OUT/operator to the operator; OUT/server stays with the server. Each "
+        "hospital makes its own keys (`rounds site join`), and `rounds provision approve` registers them."
     ),
     no_args_is_help=True,
 )
@@ -46,6 +49,15 @@ app = typer.Typer(
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder that `rounds provision --out` wrote.")]
 AGAIN = "hand every {}site its folder, without keys/: rounds site accept FOLDER HANDED takes the list of keys"
 RELOAD = "the gateway reads it after: OUT/server/gateway.sh reload"
+
+
+MakeKeys = Annotated[
+    bool,
+    typer.Option(
+        "--make-keys",
+        help="Make the sites' private keys here, for tests and demonstrations on one machine: the operator then has had them.",
+    ),
+]
 
 
 @app.command(MAKE)
@@ -69,13 +81,15 @@ def make(
             "passphrase for all, or a folder with a file NAME.txt for each site.",
         ),
     ] = None,
+    make_keys: MakeKeys = False,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="No TLS: for a trial on one machine, at 127.0.0.1.")
     ] = False,
 ) -> None:
-    """Create a server authority, an operator authority, certificates, a key pair for each site, and all folders.
+    """Create a server authority, an operator authority, certificates, an invitation for each site, and all folders.
 
-    An existing OUT is never overwritten. Exit code 2: the file has an error, and nothing was written.
+    Private keys of a site are made at the site, by `rounds site join`: none is written here. An existing OUT is never
+    overwritten. Exit code 2: the file has an error, and nothing was written.
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.folders import Folders
@@ -89,7 +103,10 @@ def make(
         )
     if seal is not None:
         read_passphrases(seal, site or None, source)  # refused before anything is written
-    consortium = add_sites(source, out, site) if site else provision(source, out, insecure=insecure_loopback)
+    if site:
+        consortium = add_sites(source, out, site, make_keys=make_keys)
+    else:
+        consortium = provision(source, out, insecure=insecure_loopback, make_keys=make_keys)
     folders = Folders(out)
     names = site or [s.name for s in consortium.sites]
     for name in names:
@@ -102,22 +119,44 @@ def make(
     if seal is not None:
         for path in seal_sites(folders, names, read_passphrases(seal, names, source)):
             echo(f"{path}  sealed")
-    if site:
+    if make_keys:
+        echo(
+            "warning: the private keys of these sites were made here (--make-keys), so the operator has had them: for tests and "
+            "demonstrations only; `rounds site rekey` replaces them"
+        )
+    else:
+        show_next_steps(folders, names)
+    if site and make_keys:
         echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
-    count = len(folders.members())
+    count = sum(folders.node_key(s.name).exists() or folders.is_invited(s.name) for s in consortium.sites)
     if count < MIN_SECURE_SITES:
         echo(f"note: secure aggregation (privacy.secure) needs {MIN_SECURE_SITES} sites, and there are {count}")
     if insecure_loopback:
         echo("note: nothing here is encrypted; use it on this machine only")
 
 
+def show_next_steps(folders: Folders, names: Sequence[str]) -> None:
+    """Print what to do with new invitations."""
+    from grandrounds.deploy.invitations import Invitation
+    from grandrounds.protocol.identity import load_public
+    from grandrounds.protocol.peers import fingerprint
+
+    ends = Invitation.load(folders.invitation(names[0])).ends
+    echo(f"hand each site its folder by {ends:%Y-%m-%d}, when the invitation ends; it runs: rounds site join FOLDER")
+    echo(f"for each request.json that comes back: rounds provision approve {folders.out} request.json")
+    echo(f"the server's key, to read out by telephone: {fingerprint(load_public(folders.server / 'server.pub'))}")
+
+
 @app.command()
 def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List certificates and keys with their expiry and state; warn of those that expire within 30 days."""
+    """List certificates and keys with their expiry and state; warn of those that expire within 30 days.
+
+    A site is invited, has asked to join (its request was read but not approved), takes part, or has withdrawn.
+    """
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.deploy.status import ENDED, ENDS_SOON, list_keys
+    from grandrounds.deploy.status import ENDED, ENDS_SOON, OPERATOR_MADE, list_keys
 
     lines = list_keys(out)
     if as_json:
@@ -137,6 +176,9 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
     for line in lines:
         if line.state in (ENDS_SOON, ENDED):
             echo(f"warning: the certificate of {line.name} {line.state} ({line.ends}): rounds provision renew {out}")
+    known = [line.name for line in lines if OPERATOR_MADE in line.state]
+    if known:
+        echo(f"warning: the operator has had the private keys of {', '.join(known)}: each runs rounds site rekey FOLDER")
 
 
 @app.command()
@@ -202,6 +244,91 @@ def renew(out: Out) -> None:
 
 
 @app.command()
+def approve(
+    out: Out,
+    request: Annotated[
+        Path, typer.Argument(metavar="request.json", help="The file that the site sent (`rounds site join` or `rekey`).")
+    ],
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(metavar="FINGERPRINT", help="The fingerprint that the site read out, in quotes: approves without asking."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without asking: the fingerprint was compared.")] = False,
+) -> None:
+    """Register the public keys that a site made itself, and update the list of sites in all folders.
+
+    Telephone the site before you confirm: it reads out its fingerprint. Exit code 1: the answer was no, and nothing was
+    registered. Exit code 2: the request was changed, its code was used or is over, or it is not for this consortium.
+
+    Example: `rounds provision approve OUT request.json`
+    """
+    from grandrounds.deploy.approval import approve
+    from grandrounds.deploy.folders import Folders
+
+    approval = approve(out, request, lambda asked: _confirm_request(out, asked, yes=yes), fingerprint=fingerprint)
+    if approval is None:
+        echo("nothing was approved")
+        raise typer.Exit(1)
+    site, folders = approval.request.site, Folders(out)
+    missing = [s.name for s in folders.consortium().sites if folders.is_invited(s.name)]
+    if approval.repeated:
+        echo(f"{site} takes part with these keys already")
+    else:
+        echo(f"{site} takes part; a server that runs takes its keys within seconds")
+    if not approval.request.is_join:
+        echo(f"tell {site} that its keys are registered: rounds site rekey FOLDER --done")
+    if missing:
+        echo(f"not joined yet: {', '.join(missing)}; once all have joined:")
+    echo(f"hand every site its folder: rounds site accept FOLDER HANDED; until then it refuses secure sums with {site}")
+
+
+def _confirm_request(out: Path, request: KeyRequest, *, yes: bool) -> bool:
+    """Show the keys of a request, and ask whether the site read out the same fingerprint."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.deploy.folders import Folders
+    from grandrounds.protocol.identity import load_public
+    from grandrounds.protocol.peers import fingerprint
+
+    echo(f"{request.site} asks to {'join' if request.is_join else 'use other keys in'} {request.consortium}")
+    show_fingerprints(
+        {
+            f"{request.site} reads out": request.fingerprint,
+            "you read out the server's": fingerprint(load_public(Folders(out).server / "server.pub")),
+        }
+    )
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise BadInput(
+            f"telephone {request.site} and compare the fingerprint above, then add --fingerprint with what it read out, or --yes",
+            code="unconfirmed-request",
+        )
+    return typer.confirm(f"did a person at {request.site}, whom you know, read out this fingerprint?")
+
+
+@app.command()
+def invite(
+    out: Out,
+    site: Annotated[str, typer.Argument(metavar="SITE", help="The site, by its name.")],
+    days: Annotated[int | None, typer.Option(min=1, max=90, help="Days for which the invitation is valid (14).")] = None,
+) -> None:
+    """Invite a site again: its invitation is over, its keys are lost, or it returns. An earlier code is void.
+
+    A site that takes part keeps its keys until its new request is approved.
+
+    Example: `rounds provision invite OUT cleveland --days 30`
+    """
+    from grandrounds.deploy import renewal
+    from grandrounds.deploy.folders import Folders
+    from grandrounds.deploy.invitations import DAYS
+
+    renewal.invite(out, site, days=days or DAYS)
+    folders = Folders(out)
+    echo(f"{folders.site(site)}  for {site}")
+    show_next_steps(folders, [site])
+
+
+@app.command()
 def rotate(
     out: Out,
     site: Annotated[str, typer.Argument(metavar="SITE", help="The site, by its name.")],
@@ -209,12 +336,23 @@ def rotate(
         Path | None,
         typer.Option(metavar="request.json", help="Keys that the site made itself (`rounds site rekey`)."),
     ] = None,
+    make_keys: MakeKeys = False,
 ) -> None:
-    """Create new keys for a site; the old ones are revoked and recorded as such."""
+    """Register new keys of a site; the old ones are revoked and recorded as such.
+
+    `rounds provision approve` does the same for a site's request, and shows its fingerprint first.
+    """
+    from grandrounds.core.errors import BadInput
     from grandrounds.deploy import renewal
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.peers import fingerprint
 
+    if (request is None) is not make_keys:
+        raise BadInput(
+            f"new keys are made at the site: give the --request that `rounds site rekey` wrote there; if {site} has lost its "
+            f"keys, invite it again (`rounds provision invite`); for a demonstration add --make-keys, without a request",
+            code="no-request",
+        )
     keys = renewal.rotate(out, site, request=request)
     echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")
     if request is None:
@@ -273,12 +411,12 @@ def seal(
     ],
     site: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this site (repeatable).")] = None,
 ) -> None:
-    """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed, for instance after a rotation."""
+    """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed: those with an invitation or with keys."""
     from grandrounds.deploy.folders import Folders
-    from grandrounds.deploy.seal import read_passphrases, seal_sites
+    from grandrounds.deploy.seal import confidential_sites, read_passphrases, seal_sites
 
     folders = Folders.open(out)
-    names = [folders.consortium().site(name).name for name in site] if site else list(folders.members())
+    names = [folders.consortium().site(name).name for name in site] if site else confidential_sites(folders)
     for path in seal_sites(folders, names, read_passphrases(passphrase_file, names, folders.consortium_file)):
         echo(f"{path}  sealed")
 

@@ -23,7 +23,7 @@ from grandrounds.cli.options import (
 )
 from grandrounds.cli.scans import show_progress
 from grandrounds.cli.site_network import check_connection, start_node
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, show_fingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,20 +266,55 @@ def unseal(
 
 
 @app.command()
+def join(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder from the operator, with the invitation.")],
+    key: Annotated[
+        Path | None, typer.Option(metavar="server.pub", help="The server's public key, from a source you trust.")
+    ] = None,
+) -> None:
+    """Join a consortium: check the folder, make this site's keys in FOLDER/keys, and write a request to the operator.
+
+    The private keys are made here and never leave this machine. request.json has the public keys and the proof that this site
+    was invited: send it to the operator. Repeated, the command keeps the keys.
+
+    Example: `rounds site join hospital --key server.pub`
+    """
+    from grandrounds.deploy.key_requests import join
+    from grandrounds.protocol.identity import load_public
+    from grandrounds.protocol.peers import fingerprint
+
+    server = None if key is None else load_public(key)
+    repeated = (folder / "keys").exists()
+    request = join(folder, server=server)
+    echo(f"{folder / 'keys'}: " + ("keys of this site are kept" if repeated else "keys made here; never send them to anybody"))
+    echo(f"{folder / 'request.json'}: send it to the operator of {request.consortium}, then compare by telephone")
+    server_mark = fingerprint(load_public(folder / "server.pub"))
+    show_fingerprints({f"you read out {request.site}'s": request.fingerprint, "they read out the server's": server_mark})
+    if server is None:
+        echo("note: the server's key is the folder's own: continue only if the operator reads out the same fingerprint")
+    echo(f"the operator approves and sends the folder again: rounds site accept {folder} HANDED")
+
+
+@app.command()
 def rekey(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
     confirmed: Annotated[
-        bool, typer.Option("--done", help="The operator has accepted the request: use the new keys from now on.")
+        bool, typer.Option("--done", help="The operator has approved the request: use the new keys from now on.")
     ] = False,
 ) -> None:
-    """Create new keys at the site, and a request to the operator to put them on the list."""
-    from grandrounds.deploy.keys import rekey, take_new_keys
+    """Replace this site's keys: make new ones here, and a request to the operator to register them.
+
+    Repeated, the command keeps the new keys: delete FOLDER/keys.next to make others.
+    """
+    from grandrounds.deploy.key_requests import rekey, take_new_keys
 
     if confirmed:
         take_new_keys(folder)
         echo(f"{folder / 'keys'}: new keys in use; delete keys.void, then start the site again")
         return
-    echo(f"{rekey(folder)}: send it to the operator, who runs: rounds provision rotate OUT SITE --request request.json")
+    request = rekey(folder)
+    echo(f"{folder / 'request.json'}: send it to the operator, who runs: rounds provision approve OUT request.json")
+    show_fingerprints({f"you read out {request.site}'s": request.fingerprint})
 
 
 @app.command()
@@ -416,6 +451,7 @@ def start(
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     site_folder = SiteFolder(folder)
+    site_folder.identity()  # refused before the data are read
     schema = site_folder.schema()
     refuse_changed_cohort(folder)
     if schema is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -50,6 +50,13 @@ def plain_column(template: str, style: str = "none") -> TextColumn:
 def echo(text: str, *, err: bool = False, nl: bool = True, colour: str | None = None) -> None:
     """Print a line with its control characters shown as escapes; in a colour where the terminal has colours."""
     typer.secho(visible(text), err=err, nl=nl, fg=colour)
+
+
+def show_fingerprints(fingerprints: Mapping[str, str]) -> None:
+    """Print fingerprints to compare, in one column, each with its label."""
+    wide = max(map(len, fingerprints))
+    for label, mark in fingerprints.items():
+        echo(f"  {label:{wide}}  {mark}")
 
 
 LONGEST_ERROR = 1500

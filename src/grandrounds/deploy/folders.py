@@ -12,7 +12,8 @@ from grandrounds.data.agreement.schema import parse_schema
 from grandrounds.data.cohort.plan_cohort import COHORT_FILE
 from grandrounds.deploy import nginx
 from grandrounds.deploy.consortium import Consortium, Member, load, slug
-from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
+from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_private, write_secret
+from grandrounds.deploy.invitations import FILE as INVITATION
 from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
 from grandrounds.deploy.manifest import write_manifest
 from grandrounds.deploy.pki import (
@@ -111,6 +112,28 @@ class Folders:
     def site_key(self, name: str) -> Path:
         """Return the file of the public key that the site signs with."""
         return self.server / "sites" / f"{slug(name)}.pub"
+
+    def invitation(self, name: str) -> Path:
+        """Return the file of a site's open invitation, with its code; it exists until the site has joined."""
+        return self.server / "invitations" / f"{slug(name)}.json"
+
+    def request(self, name: str) -> Path:
+        """Return the file of a site's request to join; it exists while the operator has not approved it."""
+        return self.server / "requests" / f"{slug(name)}.json"
+
+    def close_invitation(self, name: str) -> None:
+        """Delete the invitation of a site and its request: the code is used or void."""
+        self.invitation(name).unlink(missing_ok=True)
+        self.request(name).unlink(missing_ok=True)
+
+    def is_invited(self, name: str) -> bool:
+        """Check whether a site has an open invitation."""
+        return self.invitation(name).exists()
+
+    def recipients(self) -> tuple[str, ...]:
+        """List the sites that take part or are invited, and whose folder is here: an operator may delete folders."""
+        sites = [s.name for s in self.consortium().sites if (self.site(s.name) / "site.toml").exists()]
+        return tuple(name for name in sites if self.node_key(name).exists() or self.is_invited(name))
 
     def members(self) -> tuple[str, ...]:
         """List the sites that take part now: those of consortium.toml whose SuperNode is on the list."""
@@ -329,11 +352,10 @@ def make_site_keys(folders: Folders, site: Member) -> PublicKeys:
 
 
 def hand_over_sites(folders: Folders, consortium: str) -> None:
-    """Update every site's folder with the keys of all current sites; an operator may have deleted some folders."""
+    """Update every site's folder with the keys of all current sites."""
     peers = Peers({name: load_public(folders.site_key(name)) for name in folders.members()}).text()
-    for name in folders.members():
-        if (folders.site(name) / "site.toml").exists():
-            _hand_over_site(folders, consortium, name, peers)
+    for name in folders.recipients():
+        _hand_over_site(folders, consortium, name, peers)
 
 
 def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) -> None:
@@ -343,6 +365,10 @@ def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) ->
     if not folders.insecure:
         write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
     write(folder / PEERS, peers)
+    if folders.is_invited(name):
+        write_private(folder / INVITATION, read(folders.invitation(name)))
+    else:
+        (folder / INVITATION).unlink(missing_ok=True)
     write_manifest(folder, folders.identity(), consortium=consortium, site=name)
 
 

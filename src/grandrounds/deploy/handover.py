@@ -14,9 +14,10 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.plan_cohort import COHORT_FILE, compare_cohorts, compare_values, read_file_cohort
-from grandrounds.deploy.files import read, write
+from grandrounds.deploy.files import read, write, write_private
+from grandrounds.deploy.invitations import FILE as INVITATION
 from grandrounds.deploy.keys import site_name
-from grandrounds.deploy.manifest import MANIFEST, SIGNATURE, check_manifest
+from grandrounds.deploy.manifest import MANIFEST, REQUEST, SIGNATURE, check_manifest
 from grandrounds.deploy.renewal import ENDORSED, NEXT, is_endorsed
 from grandrounds.keeper.access import FILE as STRANGERS
 from grandrounds.keeper.access import RejectedPeer, RejectedPeers
@@ -78,6 +79,11 @@ def accept(
     for file in (*_DATA_FILES, *_SERVER_FILES):
         if (handed / file).exists():
             write(folder / file, read(handed / file))
+    if (handed / INVITATION).exists():
+        write_private(folder / INVITATION, read(handed / INVITATION))
+    elif (folder / INVITATION).exists():  # used: the site has joined
+        (folder / INVITATION).unlink()
+        (folder / REQUEST).unlink(missing_ok=True)
     return offered != trusted
 
 
@@ -137,8 +143,16 @@ def _changes(folder: Path, handed: Path, name: str) -> Changes:
             f"{handed} has no {PEERS}: an older version wrote it; ask the operator for a new folder",
             code="outdated-folder",
         )
+    if not (folder / "keys" / "site.key").exists():
+        raise BadInput(f"{folder} has no keys yet: `rounds site join {folder}` makes them", code="no-keys")
     offered = Peers.load(handed / PEERS).keys
-    if offered.get(name) != Identity.load(folder / "keys" / "site.key").public:
+    if name not in offered:
+        raise BadInput(
+            f"{handed} does not list {name} yet: the operator must approve {folder / REQUEST} first, and then send the folder "
+            "again",
+            code="not-approved",
+        )
+    if offered[name] != Identity.load(folder / "keys" / "site.key").public:
         raise BadInput(
             f"{handed / PEERS} has another key for {name} than {folder / 'keys'}: if new keys were agreed on, use them "
             "first (`rounds site rekey FOLDER --done`, or keys/ from the operator), else ask the operator",

@@ -1,7 +1,7 @@
 """The two keys of a site: one for its SuperNode (P-384, OpenSSH format), one that signs Answers (Ed25519).
 
-Keys that `rounds provision` makes were in the operator's hands. With a key request a site makes its own: the private keys
-stay there, and a signed request goes to the operator.
+A site makes them on its own machine (`key_requests`). With `rounds provision --make-keys`, for tests and demonstrations, the
+operator makes them and has had the private keys.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from grandrounds.audit.canonical import canonical, loads
-from grandrounds.audit.head import unhex
 from grandrounds.core.errors import BadInput
 from grandrounds.deploy.files import make_folder, read, write, write_private, write_secret
-from grandrounds.protocol.identity import Identity, load_public, public_pem, signed_by
+from grandrounds.protocol.identity import Identity, load_public, public_pem
 
 _SSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
@@ -118,92 +116,6 @@ def fingerprint(node: str) -> str:
     return hashlib.sha256(" ".join(node.split()[:2]).encode()).hexdigest()
 
 
-NEXT, VOID = "keys.next", "keys.void"
-_SIGNED = b"grandrounds/rekey/1\x00"
-_PARTS = {"site", "node", "key", "old", "new"}
-
-
-@dataclass(frozen=True)
-class KeyRequest:
-    """A site's new public keys, signed by its old signing key and by the new one."""
-
-    site: str
-    keys: PublicKeys
-    old: bytes
-    new: bytes
-
-    @classmethod
-    def read(cls, path: Path) -> KeyRequest:
-        """Read a request that `rekey` wrote.
-
-        Raises:
-            BadInput: It is not a request, or a key in it is invalid.
-        """
-        try:
-            content = loads(read(path))
-            if not isinstance(content, dict) or set(content) != _PARTS or not isinstance(content["site"], str):
-                raise BadInput("is not a request for new keys: `rounds site rekey` writes one", code="not-a-request")
-            keys = PublicKeys(parse_node_key(content["node"]), unhex(content["key"], 32, "the key"))
-            return cls(
-                content["site"],
-                keys,
-                unhex(content["old"], 64, "a signature"),
-                unhex(content["new"], 64, "a signature"),
-            )
-        except BadInput as e:
-            raise BadInput(f"{path}: {e}", code=e.code) from None
-
-    def verify(self, site: str, old: PublicKeys) -> PublicKeys:
-        """Verify that this site requested the new keys with its current key.
-
-        Returns:
-            The new keys.
-
-        Raises:
-            BadInput: The request belongs to another site, or a signature is invalid.
-        """
-        text = _signed_text(self.site, self.keys)
-        if self.site != site:
-            raise BadInput(f"the request is from {self.site!r}, not from {site!r}", code="wrong-site")
-        if not signed_by(old.site, text, self.old) or not signed_by(self.keys.site, text, self.new):
-            raise BadInput(
-                f"the request is not signed by the keys of {site!r}: ask the site for a new one", code="wrong-signature"
-            )
-        return self.keys
-
-
-def rekey(folder: Path) -> Path:
-    """At a site: make new keys beside those in use.
-
-    Returns:
-        The request for the operator.
-    """
-    name = site_name(folder)
-    old = Identity.load(folder / "keys" / "site.key")
-    keys = make_keys(folder / NEXT, name)
-    new = Identity.load(folder / NEXT / "site.key")
-    text = _signed_text(name, keys)
-    signed = {"old": old.sign(text).hex(), "new": new.sign(text).hex()}
-    path = folder / "request.json"
-    write(path, canonical({"site": name, "node": keys.node, "key": keys.site.hex(), **signed}) + b"\n")
-    return path
-
-
-def take_new_keys(folder: Path) -> None:
-    """At a site: use the new keys from the next start on, after the operator has registered them.
-
-    Raises:
-        BadInput: There are no new keys, or void ones still exist.
-    """
-    if not (folder / NEXT / "site.key").exists():
-        raise BadInput(f"{folder} has no new keys: `rounds site rekey {folder}` makes them", code="no-new-keys")
-    if (folder / VOID).exists():
-        raise BadInput(f"{folder / VOID} contains void keys: delete it first", code="void-keys-left")
-    (folder / "keys").rename(folder / VOID)
-    (folder / NEXT).rename(folder / "keys")
-    (folder / "request.json").unlink(missing_ok=True)
-
-
 def site_name(folder: Path) -> str:
     """Read the site's name from its folder.
 
@@ -216,7 +128,3 @@ def site_name(folder: Path) -> str:
     except (ValueError, KeyError):
         raise BadInput(f"{path} is damaged: the site's name is missing", code="damaged-file") from None
     return str(name)
-
-
-def _signed_text(site: str, keys: PublicKeys) -> bytes:
-    return _SIGNED + canonical({"site": site, "node": keys.node, "key": keys.site.hex()})

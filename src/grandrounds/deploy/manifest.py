@@ -16,6 +16,9 @@ MANIFEST, SIGNATURE, SCHEMA = "manifest.json", "manifest.sig", 1
 SITE_FILES = ("policy.toml", "site.toml", "keys/")
 """Files that a site may change in its folder; a change is noted but is no fault."""
 
+REQUEST = "request.json"
+"""A site's request for keys, which the site writes into its folder and the server does not sign."""
+
 _SIGNED = b"grandrounds/manifest/1\x00"
 
 
@@ -30,7 +33,7 @@ class ManifestCheck:
 
 def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
     """Write manifest.json over all files in the folder, and its signature."""
-    names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
+    names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE, REQUEST})
     files = {name: _digest(folder / name) for name in names}
     body = canonical({"schema": SCHEMA, "server": identity.public.hex(), "files": files, **facts})
     write(folder / MANIFEST, body)
@@ -64,7 +67,7 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
     faults = [f"{name} {fault}" for name, fault in changed.items() if fault and not name.startswith(SITE_FILES)]
     site_changes = [f"{name} {fault}: the site may change it" for name, fault in changed.items() if fault]
     notes += [note for note in site_changes if note.startswith(SITE_FILES)]
-    more = sorted(present - set(listed))
+    more = sorted(name for name in present - set(listed) if name != REQUEST and not name.startswith(SITE_FILES))
     if more:
         notes.append(f"not in the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
     return ManifestCheck(where, tuple(faults), tuple(notes))

@@ -1,4 +1,4 @@
-"""Provision a consortium: keys, certificates and folders, created atomically (`rounds provision`)."""
+"""Provision a consortium: certificates, folders and invitations of sites, created atomically (`rounds provision`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grandrounds.core.errors import BadInput
 from grandrounds.deploy import records
-from grandrounds.deploy.consortium import Consortium, load
+from grandrounds.deploy.consortium import Consortium, Member, load
 from grandrounds.deploy.files import read, write
 from grandrounds.deploy.folders import (
     FIRST_OPERATOR,
@@ -25,16 +25,18 @@ from grandrounds.deploy.folders import (
     write_agreement,
     write_consortium,
 )
+from grandrounds.deploy.invitations import Invitation
 from grandrounds.deploy.pki import IssuedCertificate
 
 
-def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
-    """Create everything for a new consortium.
+def provision(source: Path, out: Path, *, insecure: bool = False, make_keys: bool = False) -> Consortium:
+    """Create everything for a new consortium, except the sites' keys: each site is invited to make its own.
 
     Args:
         source: The consortium.toml.
         out: The folder to write, which must not exist or must be empty.
         insecure: Without TLS, for one machine.
+        make_keys: Make the sites' private keys here, for tests and demonstrations.
 
     Returns:
         The consortium.
@@ -59,25 +61,24 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
         make_server(folders, consortium, read(source), insecure=insecure)
         for site in consortium.sites:
             make_site(folders, consortium, site)
-        keys = {site.name: make_site_keys(folders, site).fingerprints for site in consortium.sites}
+        admitted = _admit(folders, consortium, consortium.sites, make_keys=make_keys)
         hand_over_sites(folders, consortium.name)
         operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
         identity = folders.identity()
         services = {} if insecure else {name: IssuedCertificate.load(folders.pki, name).serial for name in SERVICES}
-        facts = {"server": identity.public.hex(), "sites": keys, "operators": operators, "services": services}
+        facts = {"server": identity.public.hex(), "operators": operators, "services": services, **admitted}
         records.append_entry(folders.record, consortium.name, identity, records.PROVISIONED, **facts)
     return consortium
 
 
-def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
+def add_sites(source: Path, out: Path, names: Sequence[str], *, make_keys: bool = False) -> Consortium:
     """Add sites that are new in consortium.toml, or that had withdrawn; other sites' keys do not change.
-
-    All folders are handed over again: the other sites need the new site's key for secure sums.
 
     Args:
         source: The consortium.toml.
         out: The provisioned folder.
         names: The sites to add.
+        make_keys: Make their private keys here, for tests and demonstrations; without it they are invited.
 
     Returns:
         The consortium.
@@ -92,18 +93,41 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     for site in new:
         if folders.node_key(site.name).exists():
             raise BadInput(
-                f"{site.name} already takes part: `rounds provision rotate` gives it new keys", code="repeated-site"
+                f"{site.name} already takes part: new keys are made at the site, with `rounds site rekey`",
+                code="repeated-site",
+            )
+        if folders.is_invited(site.name):
+            raise BadInput(
+                f"{site.name} is already invited: `rounds provision invite OUT {site.name!r}` makes a new invitation",
+                code="repeated-site",
             )
     write(folders.consortium_file, read(source))
     for site in new:
         shutil.rmtree(folders.site(site.name), ignore_errors=True)  # that of a site that withdrew
         make_site(folders, consortium, site)
-    keys = {site.name: make_site_keys(folders, site).fingerprints for site in new}
+    admitted = _admit(folders, consortium, new, make_keys=make_keys)
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)
     identity = folders.identity()
-    records.append_entry(folders.record, consortium.name, identity, records.JOINED, sites=keys)
+    kind = records.JOINED if make_keys else records.INVITED
+    records.append_entry(folders.record, consortium.name, identity, kind, **admitted)
     return consortium
+
+
+def _admit(
+    folders: Folders, consortium: Consortium, sites: Sequence[Member], *, make_keys: bool
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Invite sites, or make their keys.
+
+    Returns:
+        The facts for the record: their invitations, or the fingerprints of their keys.
+    """
+    if make_keys:
+        return {"sites": {site.name: make_site_keys(folders, site).fingerprints for site in sites}}
+    invitations = {site.name: Invitation.new(consortium.name, site.name) for site in sites}
+    for name, invitation in invitations.items():
+        invitation.save(folders.invitation(name))
+    return {"invited": {name: invitation.facts for name, invitation in invitations.items()}}
 
 
 def change_agreement(source: Path, out: Path) -> Consortium:
@@ -132,9 +156,8 @@ def change_agreement(source: Path, out: Path) -> Consortium:
     if before.data == consortium.data:
         raise BadInput(f"[data] of {source} is the one in {out} already: nothing was changed", code="nothing-changed")
     write_consortium(folders.server, consortium, read(source), name=folders.consortium_file.name)
-    for name in folders.members():
-        if (folders.site(name) / "site.toml").exists():
-            write_agreement(folders.site(name), consortium)
+    for name in folders.recipients():
+        write_agreement(folders.site(name), consortium)
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)
     cohort = consortium.data.get("cohort")

@@ -31,11 +31,13 @@ from grandrounds.protocol.identity import Identity
 
 PROVISIONED, JOINED, RENEWED, ROTATED = "provisioned", "joined", "renewed", "rotated"
 SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "revoked", "withdrawn"
-AGREED = "agreed"
+AGREED, INVITED = "agreed", "invited"
 Entry = dict[str, Any]
 """One entry of the record: a JSON object whose fields depend on its kind."""
 
-KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN, AGREED)
+KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN, AGREED, INVITED)
+BY_SITE, BY_OPERATOR, UNRECORDED = "site", "operator", ""
+"""Maker of a site's private keys. Rotations of earlier versions did not record it."""
 
 
 def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
@@ -47,8 +49,8 @@ def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **f
 
 @dataclass(frozen=True)
 class ConsortiumState:
-    """State derived from the record: keys by site, void keys, withdrawn sites, operators by serial number, revoked
-    certificates.
+    """State derived from the record: keys by site and their maker, void keys, open invitations, withdrawn sites, operators by
+    serial number, revoked certificates.
     """
 
     sites: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -56,6 +58,8 @@ class ConsortiumState:
     withdrawn: dict[str, str] = field(default_factory=dict)
     issued: dict[str, str] = field(default_factory=dict)
     revoked: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+    invited: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
         """Update the state by one entry."""
@@ -64,11 +68,15 @@ class ConsortiumState:
             if site in self.sites:
                 self.void.setdefault(site, []).append(self.sites[site])
             self.sites[site] = dict(keys)
+            self.made[site] = entry.get("made", UNRECORDED if kind == ROTATED else BY_OPERATOR)
             self.withdrawn.pop(site, None)
+            self.invited.pop(site, None)
+        self.invited.update(entry.get("invited", {}))
         if kind == WITHDRAWN:
             keys_before = self.sites.pop(entry["site"], None)  # none if a withdrawal was interrupted and repeated
             self.void.setdefault(entry["site"], []).extend([] if keys_before is None else [keys_before])
             self.withdrawn[entry["site"]] = when
+            self.invited.pop(entry["site"], None)
         self.issued.update({serial: name for name, serial in entry.get("operators", {}).items()})
         if kind == REVOKED:
             self.revoked[entry["serial"]] = when
@@ -84,7 +92,7 @@ def consortium_state(path: Path) -> ConsortiumState:
 
 def describe_entry(entry: Entry) -> str:
     """Format an entry as one line."""
-    who = [*entry.get("sites", {}), *entry.get("operators", {}), *entry.get("services", {})]
+    who = [*entry.get("sites", {}), *entry.get("operators", {}), *entry.get("services", {}), *entry.get("invited", {})]
     who += [str(entry[k])[:16] for k in ("site", "operator", "serial", "new", "cohort") if k in entry]
     return f"{entry['when']}  {entry['kind']}: {', '.join(who)}"
 

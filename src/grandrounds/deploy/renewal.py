@@ -1,4 +1,7 @@
-"""Renew, rotate, revoke and withdraw keys and certificates. Each action is an entry of the consortium's record."""
+"""Renew, rotate, revoke and withdraw keys and certificates, and invite sites again.
+
+Each action is an entry of the consortium's record.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ from grandrounds.deploy.folders import (
     renew_operator,
     renew_services,
 )
-from grandrounds.deploy.keys import KeyRequest, PublicKeys
+from grandrounds.deploy.invitations import DAYS, Invitation
+from grandrounds.deploy.key_requests import KeyRequest
+from grandrounds.deploy.keys import PublicKeys, fingerprint
 from grandrounds.deploy.pki import IssuedCertificate, common_name, load_certificate, read_revocations, revocation_list
-from grandrounds.protocol.identity import Identity, public_pem, signed_by
+from grandrounds.protocol.identity import Identity, load_public, public_pem, signed_by
 
 NEXT, ENDORSED = "server.pub.next", "server.pub.next.sig"
 _ROTATED = b"grandrounds/server-key/1\x00"
@@ -71,16 +76,97 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
     folders = Folders.open(out)
     site, consortium = _member(folders, name), folders.consortium()
     if request is not None:
-        keys = KeyRequest.read(request).verify(site, PublicKeys.load(folders.server, slug(site)))
+        asked = KeyRequest.read(request)
+        if asked.site != site:
+            raise BadInput(f"the request is from {asked.site!r}, not from {site!r}", code="wrong-site")
+        check_request(folders, asked)
+        keys = verify_rotation(folders, asked)
         shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer used here
         keys.save(folders.server, slug(site))
     else:
         if not (folders.site(site) / "site.toml").exists():  # an operator may delete folders after the handover
             make_site(folders, consortium, consortium.site(site))
         keys = make_site_keys(folders, consortium.site(site))
+    made = records.BY_OPERATOR if request is None else records.BY_SITE
+    _record(folders, records.ROTATED, sites={site: keys.fingerprints}, made=made)
+    folders.close_invitation(site)
     hand_over_sites(folders, consortium.name)
-    _record(folders, records.ROTATED, sites={site: keys.fingerprints})
     return keys
+
+
+def verify_rotation(folders: Folders, request: KeyRequest) -> PublicKeys:
+    """Verify that a site requested other keys with its key in use.
+
+    Returns:
+        The new keys.
+
+    Raises:
+        BadInput: The site does not take part, or the request was not signed by its key in use.
+    """
+    site = _member(folders, request.site)
+    if not request.is_signed_by(load_public(folders.site_key(site))):
+        raise BadInput(
+            f"the request is not signed by the key of {site!r} in use: ask the site for a new one, or invite it again "
+            "if its keys are lost (`rounds provision invite`)",
+            code="wrong-signature",
+        )
+    return request.keys
+
+
+def check_request(folders: Folders, request: KeyRequest) -> None:
+    """Check that a request is for this consortium, and that no other site has its keys.
+
+    Raises:
+        BadInput: It is for another consortium, or another site has one of the keys.
+    """
+    consortium = folders.consortium()
+    if request.consortium != consortium.name:
+        raise BadInput(
+            f"the request is for the consortium {request.consortium!r}, and this is {consortium.name!r}",
+            code="wrong-consortium",
+        )
+    site = consortium.site(request.site)
+    for name in folders.members():
+        other = PublicKeys.load(folders.server, slug(name))
+        same_node = fingerprint(other.node) == fingerprint(request.keys.node)
+        if name != site.name and (same_node or other.site == request.keys.site):
+            raise BadInput(
+                f"{name} has the keys with which {site.name} asks: every site makes its own, with `rounds site join` in its "
+                "own folder",
+                code="repeated-key",
+            )
+
+
+def invite(out: Path, name: str, *, days: int = DAYS) -> Invitation:
+    """Invite a site again: its invitation is over, its keys are lost, or it had withdrawn. An earlier code is void.
+
+    A site that takes part keeps its keys until its request is approved.
+
+    Returns:
+        The invitation.
+
+    Raises:
+        BadInput: There is no such site, or the operator made its keys and its folder here has them.
+    """
+    folders = Folders.open(out)
+    consortium = folders.consortium()
+    site = consortium.site(name)
+    if (folders.site(name) / "keys").exists():
+        if folders.node_key(name).exists():
+            raise BadInput(
+                f"{folders.site(name)} has private keys, made by the operator: let {name} replace them with `rounds site "
+                "rekey`; if they are lost at the site, delete keys/ here and invite again",
+                code="operator-keys",
+            )
+        shutil.rmtree(folders.site(name))  # of a site that withdrew
+    if not (folders.site(name) / "site.toml").exists():
+        make_site(folders, consortium, site)
+    invitation = Invitation.new(consortium.name, name, days=days)
+    folders.request(name).unlink(missing_ok=True)
+    invitation.save(folders.invitation(name))
+    hand_over_sites(folders, consortium.name)
+    _record(folders, records.INVITED, invited={name: invitation.facts})
+    return invitation
 
 
 def rotate_server(out: Path) -> bytes:
@@ -103,8 +189,7 @@ def rotate_server(out: Path) -> bytes:
         _record(folders, records.SERVER_ROTATED, **facts)
     waiting.replace(folders.server / "server.key")
     write(folders.server / "server.pub", public_pem(new.public))
-    members = [name for name in folders.members() if (folders.site(name) / "site.toml").exists()]
-    for folder in (folders.server, *(folders.site(name) for name in members)):
+    for folder in (folders.server, *(folders.site(name) for name in folders.recipients())):
         write(folder / NEXT, public_pem(new.public))
         write(folder / ENDORSED, endorsement.hex() + "\n")
     hand_over_sites(folders, folders.consortium().name)
@@ -169,12 +254,15 @@ def revoke_operator(out: Path, who: str) -> str:
 
 
 def withdraw(out: Path, name: str) -> None:
-    """Remove a site's keys from all lists: its node is refused, and its Answers are not accepted."""
+    """Remove a site's keys from all lists: its node is refused, and its Answers are not accepted. An invitation is void."""
     folders = Folders.open(out)
-    site = _member(folders, name)
+    site = folders.consortium().site(name).name
+    if not folders.is_invited(site):
+        _member(folders, site)
     _record(folders, records.WITHDRAWN, site=site)
-    folders.node_key(site).unlink()
-    folders.site_key(site).unlink()
+    folders.close_invitation(site)
+    folders.node_key(site).unlink(missing_ok=True)
+    folders.site_key(site).unlink(missing_ok=True)
     hand_over_sites(folders, folders.consortium().name)
 
 
@@ -194,10 +282,14 @@ def _serials(folders: Folders, who: str) -> dict[str, str]:
 def _member(folders: Folders, name: str) -> str:
     """Check that a site takes part now; returns its name."""
     site = folders.consortium().site(name).name
+    if folders.is_invited(site) and not folders.node_key(site).exists():
+        raise BadInput(
+            f"{site} has not joined yet: it asks with `rounds site join`, and `rounds provision approve` registers its keys",
+            code="not-joined",
+        )
     if not folders.node_key(site).exists():
         raise BadInput(
-            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` adds it again",
-            code="site-withdrawn",
+            f"{site} has withdrawn: `rounds provision invite OUT {site!r}` invites it again", code="site-withdrawn"
         )
     return site
 

@@ -20,6 +20,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.deploy.consortium import load, slug
 from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
 from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.invitations import FILE as INVITATION
 
 MAGIC = b"grandrounds/sealed/1\n"
 SHORTEST = 12
@@ -166,15 +167,35 @@ def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) 
         The paths.
 
     Raises:
-        BadInput: A site's folder has no keys to hand over.
+        BadInput: A site's folder has nothing confidential: neither keys nor an invitation.
     """
     for name in names:
-        if not (folders.site(name) / "keys").exists():
+        if not _is_confidential(folders, name):
             raise BadInput(
-                f"{folders.site(name)} has no keys to hand over: the site made its own, or they were deleted",
-                code="no-keys",
+                f"{folders.site(name)} has nothing to encrypt, neither keys nor an invitation: the site has joined with its own "
+                "keys, or the folder was deleted",
+                code="nothing-confidential",
             )
     where = make_folder(folders.out / "sealed")
     for name in names:
         seal(folders.site(name), phrases[name], where / f"{slug(name)}.sealed")
     return [where / f"{slug(name)}.sealed" for name in names]
+
+
+def confidential_sites(folders: Folders) -> list[str]:
+    """List the sites whose folder must stay confidential on its way: it has an invitation, or keys that were made here.
+
+    Raises:
+        BadInput: There is none.
+    """
+    names = [name for name in folders.recipients() if _is_confidential(folders, name)]
+    if not names:
+        raise BadInput(
+            f"no folder in {folders.out / 'sites'} has keys or an invitation: there is nothing to encrypt, send them as they are",
+            code="nothing-confidential",
+        )
+    return names
+
+
+def _is_confidential(folders: Folders, name: str) -> bool:
+    return any((folders.site(name) / inside).exists() for inside in ("keys", INVITATION))

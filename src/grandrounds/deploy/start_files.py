@@ -258,15 +258,17 @@ def site_readme(consortium: Consortium, site: Member) -> str:
     return f"""\
 {site.name} in the consortium {consortium.name}
 
-1. rounds provision verify .                    check that this folder is unchanged since it was handed over
-2. rounds site rekey .                          make keys that nobody else has held; send request.json to the operator,
-                                                and after their reply run: rounds site rekey . --done
-3. rounds site check --data TABLE               check that your table fits the agreed columns (schema.json)
-4. edit policy.toml                             decide what may leave this site
-5. rounds site peers .                          compare the other sites' fingerprints with them, for example by telephone
-6. ./start.sh TABLE                             or use units/ (systemd) or compose.yaml (containers)
+1. rounds site join . --key KEY                 check this folder, make this site's keys, and write request.json. KEY is
+                                                the server's public key, from another channel than this folder
+2. send request.json to the operator            and telephone: both compare the two fingerprints that step 1 printed
+3. rounds site accept . HANDED                  HANDED: the folder that the operator sends in return
+4. rounds site check --data TABLE               check that your table fits the agreed columns (schema.json)
+5. edit policy.toml                             decide what may leave this site
+6. rounds site peers .                          compare the other sites' fingerprints with them, for example by telephone
+7. ./start.sh TABLE                             or use units/ (systemd) or compose.yaml (containers)
 
-Never send keys/ to anybody. The server is {consortium.server.endpoint}.
+Never send keys/ to anybody. If this folder came with keys/, the operator made them: run `rounds site rekey .` in place of
+steps 1 to 3. The server is {consortium.server.endpoint}.
 """
 
 

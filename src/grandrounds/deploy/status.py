@@ -19,6 +19,8 @@ from grandrounds.deploy.keys import PublicKeys
 from grandrounds.deploy.manifest import ManifestCheck, check_manifest
 from grandrounds.deploy.pki import common_name, load_certificate, read_revocations, serial_text
 from grandrounds.deploy.records import (
+    BY_OPERATOR,
+    BY_SITE,
     DONE,
     RUNNING,
     STOPPED,
@@ -35,6 +37,8 @@ SOON = 30
 """Days before the end of a certificate from which on a warning is given."""
 
 HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended", "revoked", "withdrawn"
+INVITED, ASKED, TAKES_PART = "invited", "asked", "takes part"
+OPERATOR_MADE, UNKNOWN_MAKER = "keys made by the operator: rotate", "maker of its keys not recorded"
 
 
 @dataclass(frozen=True)
@@ -81,15 +85,16 @@ class RunRow(TypedDict):
 def list_keys(out: Path, *, now: datetime | None = None) -> list[KeyStatus]:
     """List the status of all certificates, then of all sites."""
     folders = Folders.open(out)
-    return [*_certificates(folders, now or datetime.now(UTC)), *_site_keys(folders)]
+    now = now or datetime.now(UTC)
+    return [*_certificates(folders, now), *_site_keys(folders, now)]
 
 
 def verify_all(out: Path, key: bytes | None = None) -> list[ManifestCheck]:
     """Verify the record, the server's lists against the record, and every folder against its manifest."""
     folders = Folders.open(out)
     current = load_public(folders.server / "server.pub")
-    handed = [*(folders.site(name) for name in folders.members()), *operator_folders(folders).values()]
-    return [_check_record(folders, key or current), *(check_manifest(f, current) for f in handed if f.exists())]
+    handed = [*(folders.site(name) for name in folders.recipients()), *operator_folders(folders).values()]
+    return [_check_record(folders, key or current), *(check_manifest(f, current) for f in handed)]
 
 
 def _check_record(folders: Folders, key: bytes) -> ManifestCheck:
@@ -144,15 +149,30 @@ def _certificates(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
         yield KeyStatus(kind, common_name(one), serial_text(one.serial_number), state, ends, days)
 
 
-def _site_keys(folders: Folders) -> Iterator[KeyStatus]:
-    now = consortium_state(folders.record)
+def _site_keys(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
+    state = consortium_state(folders.record)
     for site in folders.consortium().sites:
-        void = len(now.void.get(site.name, ()))
-        more = f", {void} earlier key{'s' * (void > 1)} void" if void else ""
-        if site.name in now.sites:
-            yield KeyStatus("site", site.name, now.sites[site.name]["node"][:16], f"takes part{more}")
-        elif site.name in now.withdrawn:
-            yield KeyStatus("site", site.name, "", f"{WITHDRAWN} {now.withdrawn[site.name][:10]}")
+        key = state.sites.get(site.name, {}).get("node", "")[:16]
+        words = list(_site_state(folders, state, site.name, now))
+        if words:
+            yield KeyStatus("site", site.name, key, ", ".join(words))
+
+
+def _site_state(folders: Folders, state: ConsortiumState, name: str, now: datetime) -> Iterator[str]:
+    """List the states of one site: it takes part, is invited, or has withdrawn."""
+    if name in state.sites:
+        yield TAKES_PART
+        void = len(state.void.get(name, ()))
+        if void:
+            yield f"{void} earlier key{'s' * (void > 1)} void"
+        if state.made[name] != BY_SITE:
+            yield OPERATOR_MADE if state.made[name] == BY_OPERATOR else UNKNOWN_MAKER
+    if name in state.invited:
+        ends = datetime.fromisoformat(state.invited[name]["ends"])
+        word = ASKED if folders.request(name).exists() else INVITED
+        yield f"{word} until {ends:%Y-%m-%d}" if ends > now else f"{word}, but the code ended {ends:%Y-%m-%d}"
+    elif name in state.withdrawn:
+        yield f"{WITHDRAWN} {state.withdrawn[name][:10]}"
 
 
 def list_sites(control: Control, sites: Sequence[Member] = ()) -> list[SiteRow]:

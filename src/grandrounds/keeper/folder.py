@@ -81,6 +81,13 @@ class SiteFolder:
         return folder
 
     def identity(self) -> Identity:
+        """Load the site's signing key.
+
+        Raises:
+            BadInput: The site has not made its keys yet.
+        """
+        if not (self.path / "keys").exists():
+            raise BadInput(f"{self.path} has no keys yet: `rounds site join {self.path}` makes them", code="no-keys")
         return Identity.load(self.path / "keys" / "site.key")
 
     def schema(self) -> AgreedSchema | None:
@@ -114,7 +121,13 @@ class SiteFolder:
         if peers is None:
             _log.warning("%s has no %s: secure sums are refused until `rounds site accept` has accepted one", self.path, PEERS)
             return {}
-        if peers.keys.get(self.name) != self.identity().public:
+        if self.name not in peers.keys:
+            _log.warning(
+                "%s does not list this site: its request is not approved, or `rounds site accept` was not run; until then the "
+                "server does not know its keys, and secure sums are refused",
+                self.path / PEERS,
+            )
+        elif peers.keys[self.name] != self.identity().public:
             _log.warning("%s has another key for this site than keys/: secure sums are refused", self.path / PEERS)
         return peers.keys
 
