@@ -31,7 +31,7 @@ _PROMPT = re.compile(r"^(\w*)\$ (.+)$")
 _FILE = re.compile(r"Save this as `([^`]+)`:\s*\n+```toml\n(.*?)^```", re.S | re.M)
 _SESSION = re.compile(r"^```shell-session\n(.*?)^```", re.S | re.M)
 _VARIES = (
-    (r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "TIME"),
+    (r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME"),
     (r"\d{4}-\d\d-\d\d +\d+", "DAY"),
     (
         r"\b(?:[0-9a-fA-F]{16}|\d{9,20})\b",

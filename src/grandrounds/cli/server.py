@@ -32,6 +32,10 @@ Plain = Annotated[
     bool,
     typer.Option("--insecure-loopback", help="No TLS and no node keys, on 127.0.0.1 only: for a trial."),
 ]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", help="json or text (default: text on a terminal, json in files and services)."),
+]
 
 server_app = typer.Typer(help="Start and stop the server of a consortium, and submit runs to it.", no_args_is_help=True)
 
@@ -59,15 +63,19 @@ def start(
             "round.",
         ),
     ] = False,
+    log_format: LogFormat = None,
     insecure: Plain = False,
 ) -> None:
     """Start the server of a consortium: SuperLink, gateway, and the scheduler of submitted runs.
 
-    `/health` and `/metrics` (Prometheus) are on 127.0.0.1.
+    `/health` and `/metrics` (Prometheus) are on 127.0.0.1. Logs are in OUT/server/logs: server.log, requests.jsonl (every
+    request and answer, with the id that the site's state/log.jsonl has), and a log for each run.
     """
     from grandrounds.core.errors import BadInput
+    from grandrounds.core.event_log import choose_form
 
-    link = replace(open_link(out, insecure=insecure), in_memory=in_memory)
+    form = choose_form(log_format or (None if foreground else "json"))
+    link = replace(open_link(out, insecure=insecure), in_memory=in_memory, log_format=form)
     if link.insecure and not insecure:
         raise BadInput(
             f"{link.folder} was provisioned without certificates: start it with "
@@ -259,20 +267,17 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
 
 def _serve(link: Link, health: int | None) -> None:
     import signal
-    import sys
     import threading
-    from datetime import UTC, datetime
 
+    from grandrounds.core.event_log import start_logging
     from grandrounds.deploy.server import serve
 
     ended = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: ended.set())
 
-    def say(sentence: str) -> None:
-        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}", file=sys.stderr, flush=True)
-
-    serve(link, ended, say, health=health)
+    start_logging(link.log_format)
+    serve(link, ended, health=health)
 
 
 def _show_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:

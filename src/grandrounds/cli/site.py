@@ -431,6 +431,10 @@ def start(
         bool,
         typer.Option("--unfit", help="Start although the data do not fit the schema; runs that need them are refused."),
     ] = False,
+    log_format: Annotated[
+        str | None,
+        typer.Option("--log-format", help="json: one JSON object a line on standard error, for services (default: text)."),
+    ] = None,
 ) -> None:
     """Start a site: check its data, then answer the requests that its policy allows, until Ctrl-C.
 
@@ -444,12 +448,14 @@ def start(
 
     from grandrounds.cli.site_report import PAGE, write_check
     from grandrounds.core.errors import BadInput
+    from grandrounds.core.event_log import choose_form, log_event, start_logging
     from grandrounds.data.quality.assess import read_and_assess
     from grandrounds.deploy.handover import refuse_changed_cohort
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    start_logging(choose_form(log_format or "text"), level=logging.INFO if log_format == "json" else logging.WARNING)
+    logger = logging.getLogger("grandrounds.site")
     site_folder = SiteFolder(folder)
     site_folder.identity()  # refused before the data are read
     schema = site_folder.schema()
@@ -482,5 +488,5 @@ def start(
         signal.signal(number, lambda *_: stop.set())
     unit = "rows" if schema is None else schema.unit
     echo(f"{site_folder.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
-    site.run(stop, typer.echo)
+    site.run(stop, (lambda sentence: log_event(logger, "site", sentence)) if log_format == "json" else typer.echo)
     echo(f"{site_folder.name} has stopped")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from grandrounds import __version__
 
 Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
 """name -> (counter or gauge, help, labels in Prometheus' format -> value)."""
@@ -33,6 +37,28 @@ def merge_metrics(parts: Iterable[Metrics]) -> Metrics:
             before = merged[name][2] if name in merged else {}
             merged[name] = (kind, about, {**before, **values})
     return merged
+
+
+def build_info() -> Metrics:
+    """Return the version as a metric with the constant value 1."""
+    return {"grandrounds_build_info": ("gauge", "Version of the package; always 1.", {label(version=__version__): 1.0})}
+
+
+def disk_metrics(folders: Mapping[str, Path]) -> Metrics:
+    """Return free and total bytes of the disks with these folders."""
+    found = {label(folder=name): shutil.disk_usage(path) for name, path in folders.items() if path.exists()}
+    return {
+        "grandrounds_disk_free_bytes": (
+            "gauge",
+            "Free bytes of the disk with a folder.",
+            {folder: float(usage.free) for folder, usage in found.items()},
+        ),
+        "grandrounds_disk_size_bytes": (
+            "gauge",
+            "Size of the disk with a folder.",
+            {folder: float(usage.total) for folder, usage in found.items()},
+        ),
+    }
 
 
 def _number(value: float) -> str:

@@ -6,15 +6,23 @@ The scheduler sends its task on standard input.
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.event_log import LineFile, log_event, start_logging
+from grandrounds.deploy.counts import FAILED, FILE, FINISHED, ROUND, STARTED, CountEvents
 from grandrounds.deploy.scheduler import Task
+from grandrounds.engine.exchange_log import logger as exchange
 from grandrounds.keeper.runtime.worker import end_with_parent
 
+REQUESTS = "requests.jsonl"
+"""Log of all requests and answers, in the server's folder of logs."""
+
+_log = logging.getLogger("grandrounds.run")
 PlainPlan = dict[str, Any]
 """A plan as it is in JSON."""
 
@@ -33,14 +41,25 @@ def main(stream: IO[str] = sys.stdin) -> int:
     Returns:
         The exit code: 0 done, 1 failed run, 2 bad input.
     """
+    task = Task(**json.loads(stream.read()))
+    _start_logs(task)
     try:
-        task = Task(**json.loads(stream.read()))
         end_with_parent()  # a run without its scheduler has no heartbeats
         _run_task(task)
     except GrandRoundsError as e:
-        print(f"error: {e}", file=sys.stderr)
+        log_event(_log, FAILED, f"error: {e}", level=logging.ERROR, run=task.name, code=e.code)
         return e.exit_code
     return 0
+
+
+def _start_logs(task: Task) -> None:
+    """Log events to standard error, and every request to a file beside; count both for the server's page."""
+    server = Path(task.server)
+    start_logging("text" if task.log_format == "text" else "json")
+    logging.getLogger().handlers[0].addFilter(lambda line: line.name != exchange.name or line.levelno > logging.INFO)
+    events = logging.getLogger("grandrounds")
+    events.addHandler(LineFile(server / "logs" / REQUESTS))
+    events.addHandler(CountEvents(server / "state" / FILE))
 
 
 def _run_task(task: Task) -> None:
@@ -92,7 +111,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
     spool = server / "state" / "spool" / folder.name
     venue = Deployment(transport, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     full_plan = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
-    execute_plan(full_plan, run, resume=begun, venue=venue, progress=_log_event)
+    execute_plan(full_plan, run, resume=begun, venue=venue, progress=_log_progress(folder.name))
     finish_repetition(server, run, folders.identity())
 
 
@@ -184,12 +203,21 @@ def choose_split(requested: str, data: Mapping[str, object]) -> str:
     return unit
 
 
-def _log_event(event: Mapping[str, object]) -> None:
-    """Print one line for each round."""
-    if event["event"] == "round":
-        print(f"round {event['round']}", flush=True)
-    elif event["event"] == "done":
-        print("done", flush=True)
+def _log_progress(run: str) -> Callable[[Mapping[str, Any]], None]:
+    """Return the function that logs the start, each round and the end of a run."""
+
+    def log(event: Mapping[str, Any]) -> None:
+        if event["event"] == "start":
+            log_event(_log, STARTED, run=run, round=event["done"], rounds=event["rounds"], sites=event["training"])
+        elif event["event"] == "round":
+            seconds, missing = round(float(event["seconds"]), 3), dict(event["missing"])
+            log_event(
+                _log, ROUND, f"round {event['round']}", run=run, round=event["round"], seconds=seconds, missing=len(missing)
+            )
+        elif event["event"] == "done":
+            log_event(_log, FINISHED, "done", run=run)
+
+    return log
 
 
 def open_grid(task: Task) -> HttpGrid:

@@ -52,6 +52,7 @@ class Task:
     name: str
     plan: str
     resume: bool
+    log_format: str = "json"
 
 
 class RunScheduler:
@@ -232,6 +233,7 @@ def take_task(runtime_client: RuntimeHttpClient, link: Link) -> tuple[Task, Runt
         name=config["run"].string,
         plan=config["plan"].string,
         resume=config["resume"].bool,
+        log_format=link.log_format,
     )
     return task, task_client
 

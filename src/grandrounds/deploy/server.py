@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import socket
@@ -10,35 +11,34 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
-from grandrounds.core.prometheus import Metrics, label
-from grandrounds.deploy.control import ONLINE, Control, sync_nodes
+from grandrounds.core.event_log import log_event, rotate
+from grandrounds.core.prometheus import Metrics
+from grandrounds.deploy.control import Control, sync_nodes
+from grandrounds.deploy.metrics import server_metrics
 from grandrounds.deploy.processes import SupervisedProgram, end_leftover
-from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
 from grandrounds.deploy.superlink import Link, further_gateway_programs, gateway_program, superlink_program
 from grandrounds.keeper.network.route import exempt_loopback
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.protocol.flower_message import require_flower
 
-Say = Callable[[str], None]
+_log = logging.getLogger("grandrounds.server")
 READY = "ready"
 TICK, LOOK = 0.25, 5.0
 """Seconds between checks of programs and runs, and between checks of the folder of nodes."""
 
 
-def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
+def serve(link: Link, stop: threading.Event, *, health: int | None = None) -> None:
     """Serve until stopped.
 
     Args:
         link: The server's folder.
         stop: Set to stop.
-        say: Called with sentences for a log.
         health: Port of a health page on loopback; None for no page.
 
     Raises:
@@ -48,11 +48,11 @@ def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = N
     os.environ.update(exempt_loopback())  # programs of this host are reached directly, whatever proxy the environment names
     link.prepare()
     with _lock(link):
-        server = _Server(link, say)
+        server = _Server(link)
         page = None if health is None else Health(health, faults=server.problems, metrics=server.metrics)
         try:
             if page is not None:
-                say(f"health page: http://127.0.0.1:{page.port}/health")
+                log_event(_log, "health page", f"health page: http://127.0.0.1:{page.port}/health", port=page.port)
             server.serve(stop)
         finally:
             if page is not None:
@@ -60,16 +60,19 @@ def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = N
 
 
 class _Server:
-    def __init__(self, link: Link, say: Say) -> None:
-        self._link, self._say = link, say
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._superlink = SupervisedProgram(superlink_program(link))
         self._programs = [self._superlink]
         if (before := gateway_program(link)) is not None:
             self._programs += [SupervisedProgram(before), *map(SupervisedProgram, further_gateway_programs(link))]
         elif not link.insecure:
-            say(
+            log_event(
+                _log,
+                "no gateway",
                 "nginx is not installed on this machine: sites reach the SuperLink only through a gateway that you start "
-                "yourself"
+                "yourself",
+                level=logging.WARNING,
             )
         self._known_nodes: frozenset[tuple[str, float]] | None = None
         self._last_look = 0.0
@@ -82,22 +85,7 @@ class _Server:
 
     def metrics(self) -> Metrics:
         """Collect metrics for Prometheus."""
-        states = Counter(str(record.get("state")) for record in RunRecords(self._link.state / "runs").all())
-        up = {label(program=supervised.program.log.stem): float(supervised.alive) for supervised in self._programs}
-        again = {
-            label(program=supervised.program.log.stem): float(max(0, supervised.starts - 1))
-            for supervised in self._programs
-        }
-        online: dict[str, float] = {}
-        with suppress(GrandRoundsError), Control.local(self._link) as control:
-            for node in control.nodes():
-                online[label(site=node.name)] = float(node.status == ONLINE)
-        return {
-            "grandrounds_up": ("gauge", "1 while a program is running.", up),
-            "grandrounds_restarts_total": ("counter", "Restarts of a program.", again),
-            "grandrounds_site_up": ("gauge", "1 while a site's SuperNode is connected.", online),
-            "grandrounds_runs": ("gauge", "Runs by state.", {label(state=s): float(n) for s, n in states.items()}),
-        }
+        return server_metrics(self._link, self._programs)
 
     def serve(self, stop: threading.Event) -> None:
         ready = self._link.state / READY
@@ -111,9 +99,9 @@ class _Server:
                 if self._scheduler is None:
                     self._scheduler = RunScheduler(self._link)
                     for run in self._scheduler.resume_interrupted():
-                        self._say(f"run {run} was running when the server ended: it continues")
+                        log_event(_log, "run resumed", f"run {run} was running when the server ended: it continues", run=run)
                     ready.write_text(f"{os.getpid()}\n")
-                    self._say(f"ready: the SuperLink listens at {self._link.address}")
+                    log_event(_log, "server ready", f"ready: the SuperLink listens at {self._link.address}")
                 self._scheduler.tick()
         finally:
             ready.unlink(missing_ok=True)
@@ -139,7 +127,8 @@ class _Server:
             again = supervised.starts > 0
             if supervised.tend() and again:
                 self._known_nodes = None  # a SuperLink with its state in memory has lost its nodes
-                self._say(f"{supervised.program.name} ended and was started again: see {supervised.program.log}")
+                sentence = f"{supervised.program.name} ended and was started again: see {supervised.program.log}"
+                log_event(_log, "program restarted", sentence, level=logging.WARNING, program=supervised.program.log.stem)
 
     def _sync_nodes(self) -> bool:
         """Register and unregister nodes to match the folder; returns True if they match."""
@@ -147,6 +136,8 @@ class _Server:
         if self._known_nodes is not None and now - self._last_look < LOOK:
             return True
         self._last_look = now
+        for path in self._link.logs.glob("*.log"):
+            rotate(path)
         if self._link.insecure:  # nodes then have no keys
             return self._answers()
         listed = frozenset((p.name, p.stat().st_mtime) for p in self._link.nodes.glob("*.pub"))
@@ -161,7 +152,7 @@ class _Server:
             return self._known_nodes is not None  # the SuperLink is not up yet
         for names, change in ((new, "may take part now"), (old, "may no longer take part")):
             if names:
-                self._say(f"{', '.join(names)} {change}")
+                log_event(_log, "sites changed", f"{', '.join(names)} {change}", sites=list(names))
         self._known_nodes = listed
         return True
 
@@ -225,7 +216,9 @@ def start_in_background(link: Link, health: int) -> None:
     (link.state / READY).unlink(missing_ok=True)
     flag = ["--health", str(health), *(["--insecure-loopback"] if link.insecure else [])]
     flag += ["--in-memory"] if link.in_memory else []
+    flag += ["--log-format", link.log_format]
     log = link.logs / "server.log"
+    rotate(log)
     with log.open("ab") as out:
         process = subprocess.Popen(
             [str(Path(sys.executable).parent / "rounds"), "server", "start", str(link.folder), "--foreground", *flag],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.event_log import Form
 from grandrounds.deploy.consortium import load
 from grandrounds.deploy.processes import Program
 
@@ -29,6 +30,8 @@ class Link:
     """Plain text on loopback and nodes without keys, for experiments on one machine."""
     in_memory: bool = False
     """True if the SuperLink keeps its messages in memory; our own record and checkpoints are on disk in any case."""
+    log_format: Form = "json"
+    """Format of the logs of the server and of its runs."""
 
     @classmethod
     def from_folder(cls, path: Path, *, insecure: bool = False) -> Link:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grandrounds.core.errors import BadInput
+from grandrounds.engine.exchange_log import log_hello, log_identified, log_received, log_sent
 from grandrounds.engine.faults import DROPPED, LATE
 from grandrounds.engine.sealing import InvalidAnswer, MessageSealer
 from grandrounds.engine.transport import FAILED, Reply, Transport
@@ -53,6 +54,7 @@ class Request:
     prerequisites: tuple[Ask, ...] = ()
     ticket: str = ""
     digest: str = ""  # of its message
+    sent: float = 0.0
     retry_time: float = 0.0
     failures: int = 0
 
@@ -108,8 +110,10 @@ class Dispatcher:
         for reply in self._transport.collect([*waiting, *self._hellos], wait=wait):
             if reply.ticket in self._hellos:
                 self._identify(reply)
-            elif reply.ticket in waiting and not self._retry(waiting[reply.ticket], reply):
-                replies.append((waiting[reply.ticket], reply))
+            elif reply.ticket in waiting:
+                log_received(waiting[reply.ticket], reply.data, reply.error)
+                if not self._retry(waiting[reply.ticket], reply):
+                    replies.append((waiting[reply.ticket], reply))
         return replies
 
     def _send(self, requests: Sequence[Request], layout: ParameterLayout | None) -> None:
@@ -122,7 +126,8 @@ class Dispatcher:
                 asks = (*request.prerequisites, *request.asks)
                 batch.append((self._addresses[request.site], self._sealer.seal_asks(asks, request.site, layout)))
             for request, (_, data), ticket in zip(requests[start:], batch, self._transport.send(batch), strict=False):
-                request.ticket, request.digest = ticket, digest(data)
+                request.ticket, request.digest, request.sent = ticket, digest(data), time.monotonic()
+                log_sent(request, len(data))
             start += len(batch)
 
     def expiry_reason(self, request: Request) -> str:
@@ -167,6 +172,7 @@ class Dispatcher:
         self._next_hello |= dict.fromkeys(new, now + 10 * self.timeouts.retry)
         for (address, data), ticket in zip(messages, self._transport.send(messages), strict=True):
             self._hellos[ticket] = _Hello(address, digest(data), now)
+            log_hello(digest(data), len(data))
 
     def _identify(self, reply: Reply) -> None:
         """Take the address of a site that answered a hello; note a node whose answer is not a site's."""
@@ -174,7 +180,9 @@ class Dispatcher:
         if reply.data is None:
             return
         try:
-            self._addresses[self._sealer.identify(reply.data, hello.digest)] = hello.address
+            site = self._sealer.identify(reply.data, hello.digest)
+            self._addresses[site] = hello.address
+            log_identified(hello.digest, site, len(reply.data), hello.sent)
         except BadInput as e:
             reason = str(e) if isinstance(e, InvalidAnswer) else "sent an unreadable message"
             note = f"a node that is no site of this run {reason}"

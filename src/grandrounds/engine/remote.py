@@ -27,6 +27,7 @@ from grandrounds.engine.claims import BAD_ROWS, Shapes, doubt, inconsistent_shap
 from grandrounds.engine.cost import size_of_ask
 from grandrounds.engine.dispatcher import Dispatcher, Request, Timeouts
 from grandrounds.engine.driver import Engine, EngineSettings, EngineState, Result, counted_as
+from grandrounds.engine.exchange_log import log_refused
 from grandrounds.engine.sealing import TOO_LARGE, InvalidAnswer, MessageSealer, read_answer
 from grandrounds.engine.setup import Setup, refusal_reason
 from grandrounds.engine.transport import Reply, Transport
@@ -237,6 +238,7 @@ class RemoteEngine(Engine):
         except InvalidAnswer as e:
             return Answer(site, ask.id, error=str(e))
         if answer.error:
+            log_refused(ask, site, answer.error)
             return Answer(site, ask.id, error=refusal_reason(answer.error))
         if spec_of(ask.task).is_counted:
             self.meter.count_answers(counted_as(ask), len(body), 1)

@@ -1,13 +1,13 @@
 """The site's own log: one line of JSON for each Ask. It never leaves the site.
 
-It contains run, round, task, sizes, seconds and codes, but no patient values and no keys.
+It contains run, round, task, sizes, seconds and codes, but no patient values and no keys. `request` names the message: the
+server's log has the same digits.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.event_log import append_line
 from grandrounds.core.prometheus import Metrics, label
+from grandrounds.engine.exchange_log import request_id
 from grandrounds.protocol.codec import peek_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import peek
+from grandrounds.protocol.envelope import digest, peek
 
 _log = logging.getLogger("grandrounds.keeper")
-
-LARGEST = 50 * 2**20
 
 
 class SiteLog:
@@ -43,6 +43,7 @@ class SiteLog:
         began = time.monotonic()
         answer = self._handler(message)
         took = time.monotonic() - began
+        request = request_id(digest(message))
         totals = {"seconds": round(took, 3), "down": len(message), "up": len(answer)}
         codes = _codes(answer)
         with self._turn:
@@ -53,16 +54,17 @@ class SiteLog:
             for question, code in zip(_questions(message), codes, strict=False):
                 self.codes[code or "answered"] += 1
                 self.tasks[question.task] += 1
-                self._write({**asdict(question), "code": code, **totals})
+                self._write({"request": request, **asdict(question), "code": code, **totals})
         return answer
 
     def _write(self, record: Mapping[str, object]) -> None:
-        line = json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **record}) + "\n"
-        if self._path.exists() and self._path.stat().st_size > LARGEST:
-            self._path.replace(self._path.with_suffix(".jsonl.1"))
+        head = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "level": "warning" if record["code"] else "info",
+            "event": "request refused" if record["code"] else "request answered",
+        }
         try:
-            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as f:
-                f.write(line)
+            append_line(self._path, json.dumps({**head, **record}))
         except OSError as e:  # a full disk: the answer, which is on disk or is a refusal, still leaves
             _log.error("%s cannot be written (%s): free disk space; a line is missing", self._path, e.strerror or e)
 
@@ -70,23 +72,23 @@ class SiteLog:
         """Return the counters for Prometheus."""
         with self._turn:
             return {
-                "grandrounds_letters_total": (
+                "grandrounds_messages_total": (
                     "counter",
-                    "Messages of the server, by result.",
+                    "Asks of the server, by result: answered, or the code of the refusal.",
                     {label(code=code): float(n) for code, n in self.codes.items()},
                 ),
                 "grandrounds_tasks_total": (
                     "counter",
-                    "Messages of the server, by task.",
+                    "Asks of the server, by task.",
                     {label(task=task): float(n) for task, n in self.tasks.items()},
                 ),
-                "grandrounds_bytes_total": (
+                "grandrounds_message_bytes_total": (
                     "counter",
-                    "Bytes of messages.",
+                    "Bytes of messages, by direction (down: to the site).",
                     {label(direction=d): float(n) for d, n in self.bytes.items()},
                 ),
                 "grandrounds_work_seconds_total": ("counter", "Seconds spent on messages.", {"": self.seconds}),
-                "grandrounds_last_letter_timestamp_seconds": ("gauge", "Time of the last message.", {"": self.last}),
+                "grandrounds_last_message_timestamp_seconds": ("gauge", "Time of the last message.", {"": self.last}),
             }
 
 

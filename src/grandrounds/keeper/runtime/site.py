@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from grandrounds.analysis.watch.metrics import read_metrics
-from grandrounds.core.prometheus import Metrics, label
+from grandrounds.core.prometheus import Metrics, build_info, disk_metrics, label
 from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.network.route import describe, exempt_loopback, read_route
@@ -36,6 +36,7 @@ class Site:
         )
         self.log = SiteLog(folder.state / "log.jsonl", self.supervisor.handle)
         self._connected = False
+        self._node: SuperNode | None = None
 
     @property
     def port(self) -> int:
@@ -53,7 +54,7 @@ class Site:
                 say(f"health page: http://127.0.0.1:{health.port}/health")
             if self._with_node and not _listens(self.port):
                 say(f"gateway: {describe(read_route(self.settings, self.folder.path).hops)}")
-                node = SuperNode(self.folder, fast=self._fast, say=say)
+                self._node = node = SuperNode(self.folder, fast=self._fast, say=say)
                 ends.callback(node.close)
                 node.start()
                 threading.Thread(target=node.tend, args=(stop,), daemon=True, name="node").start()
@@ -98,8 +99,11 @@ class Site:
             "grandrounds_node_up": ("gauge", "1 if the SuperNode is connected.", {"": float(self._connected)}),
             "grandrounds_restarts_total": (
                 "counter",
-                "Restarts of the worker process.",
-                {"": float(max(0, self.supervisor.restarts))},
+                "Restarts of a program.",
+                {
+                    label(program="worker"): float(max(0, self.supervisor.restarts)),
+                    label(program="node"): float(max(0, self._node.starts - 1) if self._node is not None else 0),
+                },
             ),
             "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
             "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": float(budget.budget().epsilon or 0.0)}),
@@ -109,6 +113,8 @@ class Site:
                 "Bytes of TLS by direction and gateway, where a forwarder carries them.",
                 {label(direction=direction, gateway=gateway): n for (direction, gateway), n in carried.items()},
             ),
+            **disk_metrics({"site": self.folder.path}),
+            **build_info(),
             **read_metrics(self.folder.path / "watch"),
         }
 

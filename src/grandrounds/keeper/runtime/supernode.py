@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.event_log import rotate
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.network.clock import ClockCheck
@@ -85,6 +86,7 @@ class SuperNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder.state / "node.log"
         self._read = 0  # bytes of the log that were read
+        self.starts = 0
         self._said = ""
         self._measured = 0.0
 
@@ -101,7 +103,8 @@ class SuperNode:
             size = self._log.stat().st_size
             if gave_up(self._log, self._read):
                 self._stop_process()
-            self._read = max(self._read, size - len(GAVE_UP))
+            self._read = 0 if rotate(self._log) else max(self._read, size - len(GAVE_UP))
+            rotate(self._folder.state / "work.log")
             if self._process.poll() is not None:
                 self._start_process()
             elif time.monotonic() - self._measured > MEASURE:
@@ -132,6 +135,7 @@ class SuperNode:
 
     def _start_process(self) -> None:
         self._measure()
+        self.starts += 1
         path, insecure = self._folder.path, self._route.insecure
         correction = self._clock.correction
         gateway = str(self._route.hops[0].gateway) if self._forwarder is None else f"127.0.0.1:{self._forwarder.port}"
