@@ -123,6 +123,8 @@ class Real:
     port: int = 0
     in_memory: bool = False
     dial: dict[str, int] = field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)  # further settings of [server]
+    environment: dict[str, dict[str, str]] = field(default_factory=dict)  # of a site's processes, by its name
     sites: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     nodes: list[psutil.Process] = field(default_factory=list)  # SuperNodes whose keeper was killed
 
@@ -132,7 +134,7 @@ class Real:
         self.port = self.port or free_port()
         said = {
             "name": "real",
-            "server": {"address": "127.0.0.1", "port": self.port, "superlink_port": free_port()},
+            "server": {"address": "127.0.0.1", "port": self.port, "superlink_port": free_port(), **self.server},
             "sites": [{"name": name} for name in self.names],
             "data": {n: v for n, v in self.dealt.agreed.to_dict().items() if n != "schema"},
         }
@@ -189,7 +191,12 @@ class Real:
         words = [ROUNDS, "site", "start", str(folder), "--data", str(self.dealt.files[name]), "--fast", *options]
         with (self.folder / f"{slug(name)}.out").open("ab") as log:
             self.sites[name] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self.environment.get(name, {})},
             )
 
     def stop_site(self, name: str) -> None:
@@ -292,6 +299,10 @@ class Real:
         folder.create()
         execute_plan(Experiment.parse({"name": name, **settings, "data": data}).plan(), folder)
         return Run(folder.path)
+
+    def output(self, name: str) -> str:
+        """All that `rounds site start` printed."""
+        return (self.folder / f"{slug(name)}.out").read_text()
 
     def log(self, name: str) -> list[dict[str, Any]]:
         """What the site wrote down of letters."""
