@@ -49,7 +49,7 @@ from grandrounds.metrics.classification import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import Letter, digest, peek, seal
+from grandrounds.protocol.envelope import Envelope, digest, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
 from grandrounds.runs.ledger_recorder import Commitments
@@ -84,7 +84,7 @@ def hospitals(wire: Connection, sites: int, size: int) -> None:
         elif "give" in word:
             site, about, asks = waiting.pop(0)
             bodies = [encode_answer(Answer(site, id, told(task, base, site)), layout) for task, id in asks]
-            wire.send_bytes(seal(keys[site], Letter(site, SERVER, RUN, bundle(bodies), about=about)))
+            wire.send_bytes(seal(keys[site], Envelope(site, SERVER, RUN, bundle(bodies), about=about)))
         else:
             return
 

@@ -35,7 +35,7 @@ from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
 from grandrounds.keeper.runtime.site import GAVE_UP, gave_up
 from grandrounds.protocol import flower_message as flower_letters
-from grandrounds.protocol.flower_message import SMALL, NotALetter, pack, unpack
+from grandrounds.protocol.flower_message import SMALL, NotAMessage, pack, unpack
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1])
@@ -48,7 +48,7 @@ def test_a_letter_comes_out_of_a_message_as_it_went_in(size):
     "record", [{}, {"letter": ConfigRecord({"other": b"x"})}, {"letter": ConfigRecord({"sealed": 3})}]
 )
 def test_what_carries_no_letter_is_told_apart(record):
-    with pytest.raises(NotALetter):
+    with pytest.raises(NotAMessage):
         unpack(RecordDict(record))
 
 

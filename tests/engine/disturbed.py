@@ -13,9 +13,10 @@ from grandrounds.engine.transport import UNAVAILABLE, Reply
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun
 from grandrounds.protocol.codec import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.envelope import MAGIC, peek
 from grandrounds.protocol.messages import Answer, AskId
 from grandrounds.runs.run import Run
+from tests.engine.decrypted import read, write
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.memory_transport import MemoryTransport
 from tests.support import patients
@@ -70,6 +71,8 @@ class Disturbed:
     twist: Callable[[Passing, bytes], bytes] = lambda _, data: data
     seen: list[Passing] = field(default_factory=list)
     replies: list[bytes] = field(default_factory=list)
+    answered: dict[bytes, bytes] = field(default_factory=dict)
+    restarted: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, keepers: Sequence[Keeper], clock: Clock, **hooks: Any) -> Disturbed:
@@ -87,22 +90,32 @@ class Disturbed:
             self.clock.now += max(wait, 0.01)
             return []
         address, data = self.box._waiting.pop(ticket)
-        passing = Passing(address, tuple(peek_ask(body) for body in unbundle(peek(data).body)), data)
+        passing = Passing(address, tuple(peek_ask(body) for body in unbundle(read(data).body)), data)
         self.seen.append(passing)
         self.before(passing)
         if address not in self.addresses():
             return [Reply(ticket, None, UNAVAILABLE)]
         answer = self.box.keepers[address].handle(data)
+        if answer.startswith(MAGIC) and peek(answer).session:
+            self.restarted.discard(address)
         self.replies.append(answer)
+        self.answered[data] = answer
         return [Reply(ticket, self.twist(passing, answer))]
 
-    def restart(self, address: str) -> None:
-        """The keeper's process ends, and another begins on the same folder."""
+    def restart(self, address: str) -> bool:
+        """The keeper's process ends, and another begins on the same folder, unless the last one has not answered yet.
+
+        The sessions are gone with the process, so the server greets the site and asks again.
+        """
+        if address in self.restarted:
+            return False
+        self.restarted.add(address)
         old = self.box.keepers[address]
         me = SiteIdentity(old.me.name, old.me.identity, old.me.secret)
         self.box.keepers[address] = Keeper(
             me, server=old._server, rows=old._read, state=old._state, access=old._access, device=old._device
         )
+        return True
 
     def move(self, address: str, to: str) -> None:
         """The keeper goes on under another address."""
@@ -110,17 +123,17 @@ class Disturbed:
 
     def codes(self) -> Counter[str]:
         """How often each code left the keepers."""
-        told = [peek_answer(body) for data in self.replies for body in unbundle(peek(data).body)]
+        told = [peek_answer(body) for data in self.replies for body in unbundle(read(data).body)]
         return Counter(code for code in told if code)
 
 
 def lying(keeper: Keeper, reply: bytes, change: Callable[[Answer], Answer]) -> bytes:
     """A reply with other values, signed by the site itself: a site that lies, and not one that is impersonated."""
-    letter = peek(reply)
-    run = keeper._runs.get(letter.run)
+    plain = read(reply)
+    run = keeper._runs.get(plain.run)
     layout = None if run is None else run.layout
-    parts = [change(decode_answer(body, keeper.me.name, layout)) for body in unbundle(letter.body)]
-    return seal(keeper.me.identity, replace(letter, body=bundle([encode_answer(part, None) for part in parts])))
+    parts = [change(decode_answer(body, keeper.me.name, layout)) for body in unbundle(plain.body)]
+    return write(keeper.me.identity, replace(plain, body=bundle([encode_answer(part, None) for part in parts])))
 
 
 def counting(monkeypatch: Any) -> Counter[tuple[str, str]]:

@@ -8,9 +8,11 @@ from grandrounds.engine import dispatcher
 from grandrounds.engine.dispatcher import Dispatcher, Timeouts
 from grandrounds.engine.sealing import SERVER, MessageSealer
 from grandrounds.engine.transport import Reply
-from grandrounds.protocol.envelope import ANYBODY, Letter, digest, peek, seal
+from grandrounds.protocol.codec import encode_answer
+from grandrounds.protocol.envelope import ANYBODY, Envelope, digest, peek, seal
 from grandrounds.protocol.identity import Identity
-from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.protocol.messages import Answer, Ask, AskId
+from grandrounds.protocol.sessions import EphemeralKey
 
 SITES = [f"h{k}" for k in range(7)]
 
@@ -39,9 +41,9 @@ class Recorded:
         out = []
         for ticket in [t for t in self._hellos if t in tickets]:
             site, data = self._hellos[ticket]
-            out.append(
-                Reply(ticket, seal(Identity.simulated(0, site), Letter(site, SERVER, "r", b"", about=digest(data))))
-            )
+            body = encode_answer(Answer(site, AskId("r", 0, 0), {"key": EphemeralKey().public}), None)
+            sealed = seal(Identity.simulated(0, site), Envelope(site, SERVER, "r", body, about=digest(data)))
+            out.append(Reply(ticket, sealed))
         return out
 
 

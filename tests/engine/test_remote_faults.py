@@ -53,7 +53,11 @@ REMEMBERED = {
 }
 
 
-@pytest.mark.parametrize("case", thinned(REMEMBERED, 3))
+IN_ORDER = [case for case in REMEMBERED if case not in ("fedasync", "fedbuff")]
+"""A site that is greeted again answers after others, which counts where a method takes who comes first."""
+
+
+@pytest.mark.parametrize("case", thinned(IN_ORDER, 3))
 def test_keepers_that_start_again_before_every_letter_give_the_same_answers(tmp_path, disturbed, case):
     held = hospitals(**REMEMBERED[case])
     transport = disturbed(held)

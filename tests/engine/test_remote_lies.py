@@ -13,9 +13,10 @@ from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.engine.sealing import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import bundle, unbundle
-from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.envelope import peek
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer
+from tests.engine.decrypted import read, write
 from tests.engine.disturbed import B, Disturbed, Passing, decisions, hospitals, lying
 from tests.engine.memory_transport import simulated_keeper
 from tests.support import patients
@@ -36,13 +37,14 @@ def model(change: Callable[[Any], Any]) -> Twist:
 
 def resealed(transport: Disturbed, reply: bytes, identity: Identity | None = None, **words: Any) -> bytes:
     """The reply with other words in its header, signed anew."""
-    return seal(identity or transport.box.keepers[B].me.identity, replace(peek(reply), **words))
+    plain = read(reply)
+    return write(identity or transport.box.keepers[B].me.identity, replace(plain, **words), session=plain)
 
 
 def of_round_one(transport: Disturbed, passing: Passing, reply: bytes) -> bytes:
     """What the site answered a round ago, as it was then."""
     asked = [p for p in transport.seen if p.address == B and p.asks_for("train", 1)]
-    return transport.box.keepers[B].handle(asked[0].data)
+    return transport.answered[asked[0].data]
 
 
 LIES: dict[str, tuple[Twist, str]] = {
@@ -59,7 +61,7 @@ LIES: dict[str, tuple[Twist, str]] = {
     "cut short": (lambda transport, p, r: r[:-10], FOREIGN),
     "one bit": (lambda transport, p, r: r[:-100] + bytes([r[-100] ^ 1]) + r[-99:], FOREIGN),
     "unreadable, signed": (lambda transport, p, r: resealed(transport, r, body=bundle([b"\x00" * 40] * len(p.asks))), UNREADABLE),
-    "one answer too few": (lambda transport, p, r: resealed(transport, r, body=unbundle(peek(r).body)[0]), FOREIGN),
+    "one answer too few": (lambda transport, p, r: resealed(transport, r, body=unbundle(read(r).body)[0]), FOREIGN),
     "another's key": (lambda transport, p, r: resealed(transport, r, transport.box.keepers["0"].me.identity), FOREIGN),
     "another's name": (lambda transport, p, r: resealed(transport, r, sender="a"), FOREIGN),
     "a stranger's key": (lambda transport, p, r: resealed(transport, r, Identity.simulated(99, "b")), FOREIGN),

@@ -17,11 +17,12 @@ from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl, RejectedPeers
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import peek, seal
+from grandrounds.protocol.envelope import Envelope
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import MEET, SUM_STEPS
 from grandrounds.runs.ledger import SERVER
+from tests.engine.decrypted import deliver, read
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
 from tests.engine.memory_transport import MemoryTransport, simulated_keeper
@@ -54,7 +55,7 @@ class Heard:
 
     def hear(self, passing: Passing, reply: bytes) -> bytes:
         name = self.post.box.keepers[passing.address].me.name
-        for (task, _), body in zip(passing.asks, unbundle(peek(reply).body), strict=True):
+        for (task, _), body in zip(passing.asks, unbundle(read(reply).body), strict=True):
             if task in ("train", MEET, *SUM_STEPS):
                 answer = decode_answer(body, name, None)
                 self.said.append((passing.address, task, answer.error, dict(answer.values)))
@@ -189,21 +190,22 @@ def test_a_sum_of_too_few_is_refused_though_enough_have_met(tmp_path, quick, lef
     assert {values["error"] for _, values in enough.by(*not_answered)} == {""}
 
 
-def setting_up(heard: list[bytes]) -> tuple[list[bytes], bytes, list[bytes]]:
+def setting_up(heard: list[Envelope]) -> tuple[list[Envelope], Envelope, list[Envelope]]:
     """Letters of a run in three: those before the sites meet, that in which they do, and the steps of sums."""
-    tasks = [{peek_ask(body)[0] for body in unbundle(peek(data).body)} for data in heard]
+    tasks = [{peek_ask(body)[0] for body in unbundle(data.body)} for data in heard]
     at = next(k for k, asked in enumerate(tasks) if MEET in asked)
     return heard[:at], heard[at], [data for data, asked in zip(heard, tasks, strict=True) if asked & set(SUM_STEPS)]
 
 
 @pytest.fixture(scope="module")
-def letters(tmp_path_factory) -> tuple[Hospitals, list[bytes]]:
+def letters(tmp_path_factory) -> tuple[Hospitals, list[Envelope]]:
     """Four hospitals, and the letters that b got in an honest run of theirs."""
     held = hospitals(rounds=1, **SECURE)
     folder = tmp_path_factory.mktemp("honest")
     box = MemoryTransport(held.keepers(folder / "state", access=gate(keys(held))))
     held.deployed(folder, box)
-    return held, [data for address, data in box.messages if address == B]
+    heard = [read(data) for address, data in box.messages if address == B]
+    return held, [replace(plain, session="", number=0) for plain in heard if plain.session]
 
 
 @pytest.mark.parametrize("case", ["never met", "a stranger", "another key", "too few", "nobody listed"])
@@ -233,9 +235,9 @@ def test_no_step_of_a_sum_is_answered_before_a_site_has_met_those_it_knows(tmp_p
     assert [answers(again, data) for data in (meet, steps[0])] == [[""], [""]], "it adds up with those it knows"
 
 
-def answers(keeper: Keeper, letter: bytes) -> list[str]:
+def answers(keeper: Keeper, letter: Envelope) -> list[str]:
     """The codes of what a keeper answers; where there is one, no value is beside it."""
-    bodies = unbundle(peek(keeper.handle(letter)).body)
+    bodies = unbundle(deliver(keeper, Identity.simulated(0, SERVER), letter).body)
     for body in bodies:
         assert not peek_answer(body) or not decode_answer(body, keeper.me.name, None).values
     return [peek_answer(body) for body in bodies]
@@ -258,7 +260,8 @@ def test_a_keeper_that_starts_again_with_another_list_goes_by_that(tmp_path, qui
     post.before = before
     run = held.deployed(tmp_path, post)
     assert [d["missing"] for d in decisions(run)] == [{}, {"b": f"refused ({codes.OTHER_PEER_KEY})"}, {}]
-    assert [code for code, _ in heard.by("train")] == [""] * 3, "what is no sum it still does"
+    said = [code for code, _ in heard.by("train")]
+    assert said == ["", codes.NO_SESSION, "", codes.NO_SESSION, ""], "what is no sum it still does, once it is greeted again"
 
 
 def test_strangers_later_on_end_what_was_begun_with_others(tmp_path, letters):
@@ -274,9 +277,9 @@ def test_strangers_later_on_end_what_was_begun_with_others(tmp_path, letters):
     assert answers(keeper, steps[1]) == [""]
 
 
-def introducing(held: Hospitals, meet: bytes, told: Mapping[str, bytes]) -> bytes:
+def introducing(held: Hospitals, meet: Envelope, told: Mapping[str, bytes]) -> Envelope:
     """Another letter in which sites are introduced, by the server itself."""
     rows = np.frombuffer(b"".join(told.values()), np.uint8).reshape(len(told), -1)
     shared = {"names": json.dumps(list(told)), "identities": rows, "committed": 0}
     ask = Ask(MEET, shared, report=("met",), id=AskId(held.run_name, 0, 80 + len(told)))
-    return seal(Identity.simulated(held.seed, SERVER), replace(peek(meet), body=encode_ask(ask, "b", None)))
+    return replace(meet, body=encode_ask(ask, "b", None))

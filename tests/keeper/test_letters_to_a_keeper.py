@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,17 +15,19 @@ from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import TASK, Policy
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
-from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal
+from grandrounds.protocol.envelope import ANYBODY, Envelope, peek, seal
 from grandrounds.protocol.identity import Identity
-from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
+from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.ledger import SERVER
 from grandrounds.site.host import SiteHost
+from tests.engine.decrypted import deliver, read, write
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, decisions, hospitals
 from tests.engine.hospitals import Hospitals
 from tests.support import patients
 
 ALL = {value for name, value in vars(codes).items() if name.isupper()}
 PLANTED = "PATIENT-4711"
+FRESH = count(5000)
 
 
 @pytest.fixture
@@ -44,12 +47,14 @@ def opened(tmp_path, quick):
 
 
 def code(reply: bytes) -> str:
-    (one,) = {peek_answer(body) for body in unbundle(peek(reply).body)}
+    (one,) = {peek_answer(body) for body in unbundle(read(reply).body)}
     return one
 
 
-def signed(letter: Letter, *, seed: int = 0, **words) -> bytes:
-    return seal(Identity.simulated(seed, SERVER), replace(letter, **words))
+def signed(plain: Envelope, *, seed: int = 0, **words) -> bytes:
+    """A new message of the server in the same session, with other words."""
+    changed = replace(plain, **{"number": next(FRESH), **words})
+    return write(Identity.simulated(seed, SERVER), changed, session=plain)
 
 
 def ask(run: str, round: int, task: str = "evaluate", step: int = 90) -> bytes:
@@ -60,46 +65,59 @@ def test_a_keeper_answers_its_server_alone(opened):
     """In the words of a code, signed, and to the letter that it got."""
     post = opened
     keeper = post.box.keepers["1"]
+    server = Identity.simulated(0, SERVER)
     letter = next(p for p in post.seen if p.address == "1" and p.asks_for("train", 2))
-    good = peek(letter.data)
+    hello = next(p for p in post.seen if p.address == "1" and p.asks_for("hello"))
+    good = read(letter.data)
     refused = {
         "not a letter": (b"hello", codes.UNSIGNED),
         "empty": (b"", codes.UNSIGNED),
         "cut short": (letter.data[:-5], codes.UNSIGNED),
         "one bit": (letter.data[:200] + bytes([letter.data[200] ^ 1]) + letter.data[201:], codes.UNSIGNED),
         "another server's key": (signed(good, seed=99), codes.UNSIGNED),
-        "a site's key": (seal(Identity.simulated(0, "a"), good), codes.UNSIGNED),
+        "a site's key": (write(Identity.simulated(0, "a"), good), codes.UNSIGNED),
         "from somebody else": (signed(good, sender="operator"), codes.UNSIGNED),
         "to another site": (signed(good, to="a"), codes.UNSIGNED),
-        "another protocol": (signed(good, protocol=PROTOCOL + 1), codes.PROTOCOL),
+        "another protocol": (signed(good, protocol=1), codes.PROTOCOL),
         "to anybody": (signed(good, to=ANYBODY), codes.REFUSED),
-        "of another run than its Ask": (signed(good, run="another"), codes.REFUSED),
+        "of another run": (signed(good, run="another"), codes.NO_SESSION),
+        "of another run than its Ask": (signed(good, body=ask("another", 2)), codes.REFUSED),
+        "sent again": (letter.data, codes.REPLAYED),
+        "sent again long after": (signed(good, number=5000 - 1024), codes.REPLAYED),
+        "another message's number": (seal(server, replace(peek(letter.data), number=next(FRESH))), codes.REPLAYED),
+        "encrypted for another session": (seal(server, replace(peek(letter.data), session="0" * 32)), codes.NO_SESSION),
+        "readable": (seal(server, replace(good, session="", body=ask(good.run, 2))), codes.NO_SESSION),
+        "a hello that was answered": (hello.data, codes.REPLAYED),
         "unreadable": (signed(good, body=b"\x00" * 99), codes.REFUSED),
         "a bundle cut short": (signed(good, body=bundle([b"a", b"b"])[:-1]), codes.REFUSED),
-        "a run never opened": (signed(good, run="never", body=ask("never", 1)), codes.UNKNOWN_RUN),
         "no such task": (signed(good, body=ask(good.run, 2, "send-me-the-rows")), TASK),
         "of a round long done": (signed(good, body=ask(good.run, 0)), codes.STALE),
     }
     for what, (data, why) in refused.items():
         assert code(keeper.handle(data)) == why, what
-    assert peek_answer(unbundle(peek(keeper.handle(letter.data)).body)[-1]) == ""  # and its server is answered
+    never = replace(good, run="never", body=ask("never", 1), session="", number=0)
+    assert peek_answer(deliver(keeper, server, never).body) == codes.UNKNOWN_RUN
+    assert peek_answer(unbundle(read(keeper.handle(signed(good))).body)[-1]) == ""  # and its server is answered
 
 
 def test_the_same_letter_gets_the_same_answer_and_nothing_after_the_run_is_closed(opened, monkeypatch):
     post = opened
     keeper = post.box.keepers["1"]
-    letter = next(p.data for p in post.seen if p.address == "1" and all(id.round >= 2 for _, id in p.asks))
+    good = read(next(p.data for p in post.seen if p.address == "1" and all(id.round >= 2 for _, id in p.asks)))
 
     def no(*_: object) -> None:
         raise AssertionError("it is worked on again")
 
     with monkeypatch.context() as patch:
         patch.setattr(SiteHost, "answer", no)
-        assert keeper.handle(letter) == keeper.handle(letter)
-        assert code(keeper.handle(letter)) == ""
-    close = encode_ask(Ask("close", id=AskId(peek(letter).run, 3, 99)), "b", None)
-    assert code(keeper.handle(signed(peek(letter), body=close))) == ""
-    assert code(keeper.handle(letter)) == codes.UNKNOWN_RUN
+        first, second = (read(keeper.handle(signed(good))) for _ in range(2))
+        assert first.body == second.body
+        assert code(keeper.handle(signed(good))) == ""
+    close = encode_ask(Ask("close", id=AskId(good.run, 3, 99)), "b", None)
+    assert code(keeper.handle(signed(good, body=close))) == ""
+    assert code(keeper.handle(signed(good))) == codes.NO_SESSION, "the keys are gone with the run"
+    plain = deliver(keeper, Identity.simulated(0, SERVER), replace(good, session="", number=0))
+    assert {peek_answer(body) for body in unbundle(plain.body)} == {codes.UNKNOWN_RUN}
 
 
 def marked() -> Table:
@@ -132,6 +150,6 @@ def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_
     assert said == [{}, {"b": f"refused ({codes.REFUSED})"}, {}]
     assert set(post.codes()) <= ALL
     numbers = [struct.pack(f, 4711.25) for f in ("<d", "<f", ">d", ">f")]
-    for left in (*post.replies, *(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())):
+    for left in (*(read(reply).body for reply in post.replies), *(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())):
         assert PLANTED.encode() not in left and b"4711.25" not in left
         assert not any(number in left for number in numbers)

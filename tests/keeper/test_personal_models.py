@@ -21,6 +21,7 @@ from grandrounds.methods.personal.server import VARIANCES
 from grandrounds.methods.personal.site import FILE, digest_model
 from grandrounds.protocol.messages import Ask, AskId
 from tests.command import rounds
+from tests.engine.decrypted import read
 from tests.engine.disturbed import B, Disturbed, Killed, Passing
 from tests.engine.hospitals import PLAIN, Hospitals
 from tests.engine.memory_transport import MemoryTransport
@@ -39,14 +40,14 @@ def hospitals(**sections) -> Hospitals:
 
 
 def wire(monkeypatch) -> list[bytes]:
-    """Every message to a keeper and every answer of it."""
+    """Every message to a keeper and every answer of it, decrypted."""
     seen: list[bytes] = []
     collect = MemoryTransport.collect
 
     def collected(self, tickets, *, wait):
-        seen.extend(self._waiting[t][1] for t in tickets if t in self._waiting)
+        asked = [self._waiting[t][1] for t in tickets if t in self._waiting]
         replies = collect(self, tickets, wait=wait)
-        seen.extend(reply.data for reply in replies if reply.data is not None)
+        seen.extend(read(data).body for data in (*asked, *(reply.data for reply in replies)) if data is not None)
         return replies
 
     monkeypatch.setattr(MemoryTransport, "collect", collected)
@@ -145,9 +146,8 @@ def test_a_keeper_that_starts_again_has_its_personal_model(done, tmp_path, quick
 
     def before(passing: Passing) -> None:
         last = passing.asks_for("evaluate", 2) and any(t == "personal" for p in post.seen for t, _ in p.asks)
-        if passing.address == B and (passing.asks_for("personal.harm") or last):
+        if passing.address == B and (passing.asks_for("personal.harm") or last) and post.restart(B):
             ended.append(passing.asks[0][0])
-            post.restart(B)
 
     post.before = before
     told = held.deployed(tmp_path, post).summary.personal

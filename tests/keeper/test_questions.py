@@ -17,10 +17,11 @@ from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.privacy.secagg import WITHHELD
 from grandrounds.privacy.secagg.terms import hide
 from grandrounds.protocol.codec import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle
-from grandrounds.protocol.envelope import Letter, peek, seal
+from grandrounds.protocol.envelope import Envelope
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import OWN_HALF, Ask, AskId
 from grandrounds.runs.ledger import SERVER
+from tests.engine.decrypted import deliver, read
 from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing
 from tests.engine.hospitals import Hospitals
 from tests.support import patients, refused
@@ -35,7 +36,7 @@ def consortium(tmp_path, clock, **sections) -> tuple[Hospitals, Disturbed]:
     return held, Disturbed.of(held.keepers(tmp_path / "state"), clock)
 
 
-def until(held: Hospitals, post: Disturbed, tmp_path, task: str, round: int) -> Letter:
+def until(held: Hospitals, post: Disturbed, tmp_path, task: str, round: int) -> Envelope:
     """The letter to site b that asks for this, which it was never given."""
     kept: list[bytes] = []
 
@@ -47,19 +48,18 @@ def until(held: Hospitals, post: Disturbed, tmp_path, task: str, round: int) -> 
     post.before = before
     with pytest.raises(Killed):
         held.deployed(tmp_path, post)
-    return peek(kept[0])
+    return replace(read(kept[0]), session="", number=0)
 
 
-def asked(letter: Letter, task: str, layout=None) -> Ask:
+def asked(letter: Envelope, task: str, layout=None) -> Ask:
     """The question of this task in a letter."""
     return next(a for a in (decode_ask(b, "b", layout) for b in unbundle(letter.body)) if a.task == task)
 
 
-def send(keeper: Keeper, letter: Letter, ask: Ask, layout=None) -> bytes:
+def send(keeper: Keeper, letter: Envelope, ask: Ask, layout=None) -> bytes:
     """What the site answers to a question that the server has signed."""
     body = bundle([encode_ask(ask, "b", layout)])
-    reply = keeper.handle(seal(Identity.simulated(0, SERVER), replace(letter, body=body)))
-    return unbundle(peek(reply).body)[0]
+    return unbundle(deliver(keeper, Identity.simulated(0, SERVER), replace(letter, body=body)).body)[0]
 
 
 def test_the_bound_of_a_secure_sum_is_the_plans(tmp_path, quick):

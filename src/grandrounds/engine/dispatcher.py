@@ -1,7 +1,7 @@
 """Send requests to sites, wait for their answers and retry, over any transport.
 
-The dispatcher finds addresses of sites by asking. It identifies a site by its signature alone, so a site that returns under
-another address is found again.
+The dispatcher finds addresses of sites by asking, and agrees on session keys in the same step. It identifies a site by its
+signature alone, so a site that returns under another address is found again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from grandrounds import __version__
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.exchange_log import log_hello, log_identified, log_received, log_sent
 from grandrounds.engine.faults import DROPPED, LATE
-from grandrounds.engine.sealing import InvalidAnswer, MessageSealer
+from grandrounds.engine.sealing import UNREADABLE, InvalidAnswer, MessageSealer, OtherVersion
 from grandrounds.engine.transport import FAILED, Reply, Transport
 from grandrounds.protocol.envelope import digest
 from grandrounds.protocol.layout import ParameterLayout
@@ -61,10 +62,10 @@ class Request:
 
 @dataclass(frozen=True)
 class _Hello:
-    """A message that asks the node at an address for its name."""
+    """A message that asks the node at an address for its name and its session key."""
 
     address: str
-    digest: str
+    data: bytes
     sent: float
 
 
@@ -139,8 +140,9 @@ class Dispatcher:
         return DROPPED if is_away and now - request.absent_since >= self.timeouts.absent else ""
 
     def _retry(self, request: Request, reply: Reply) -> bool:
-        """Reschedule a request whose site was not connected, or failed once; False if the reply is final."""
-        if reply.data is not None:
+        """Reschedule a request whose site was not connected, failed once or needs a new session; False if the reply is final."""
+        no_session = reply.data is not None and self._sealer.needs_hello(reply.data, request.site, request.digest)
+        if reply.data is not None and not no_session:
             return False
         now = time.monotonic()
         if reply.error == FAILED:
@@ -171,7 +173,7 @@ class Dispatcher:
         self._hello_count += len(new)
         self._next_hello |= dict.fromkeys(new, now + 10 * self.timeouts.retry)
         for (address, data), ticket in zip(messages, self._transport.send(messages), strict=True):
-            self._hellos[ticket] = _Hello(address, digest(data), now)
+            self._hellos[ticket] = _Hello(address, data, now)
             log_hello(digest(data), len(data))
 
     def _identify(self, reply: Reply) -> None:
@@ -180,11 +182,13 @@ class Dispatcher:
         if reply.data is None:
             return
         try:
-            site = self._sealer.identify(reply.data, hello.digest)
+            site = self._sealer.identify(reply.data, hello.data)
             self._addresses[site] = hello.address
-            log_identified(hello.digest, site, len(reply.data), hello.sent)
+            log_identified(digest(hello.data), site, len(reply.data), hello.sent)
         except BadInput as e:
-            reason = str(e) if isinstance(e, InvalidAnswer) else "sent an unreadable message"
-            note = f"a node that is no site of this run {reason}"
+            reason = str(e) if isinstance(e, InvalidAnswer) else UNREADABLE
+            who = e.site if isinstance(e, OtherVersion) else "a node that is no site of this run"
+            hint = f": install version {__version__} there" if isinstance(e, OtherVersion) else ""
+            note = f"{who} {reason}{hint}"
             if note not in self.notes:
                 self.notes.append(note)

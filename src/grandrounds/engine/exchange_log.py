@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grandrounds.core.event_log import log_event
+from grandrounds.protocol.envelope import request_id
 from grandrounds.protocol.messages import Ask
 
 logger = logging.getLogger("grandrounds.exchange")
 
 SENT, RECEIVED, UNANSWERED, REFUSED = "request sent", "answer received", "request unanswered", "request refused"
 HELLO = "hello"
-_REQUEST = 16
 _CODE = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -32,11 +32,6 @@ class Message(Protocol):
 
     @property
     def asks(self) -> Sequence[Ask]: ...
-
-
-def request_id(digest: str) -> str:
-    """Return the name of a request in logs of both sides."""
-    return digest[:_REQUEST]
 
 
 def log_sent(message: Message, size: int) -> None:

@@ -28,8 +28,8 @@ from grandrounds.engine.cost import size_of_ask
 from grandrounds.engine.dispatcher import Dispatcher, Request, Timeouts
 from grandrounds.engine.driver import Engine, EngineSettings, EngineState, Result, counted_as
 from grandrounds.engine.exchange_log import log_refused
-from grandrounds.engine.sealing import TOO_LARGE, InvalidAnswer, MessageSealer, read_answer
-from grandrounds.engine.setup import Setup, refusal_reason
+from grandrounds.engine.sealing import TOO_LARGE, InvalidAnswer, MessageSealer, read_answer, refusal_reason
+from grandrounds.engine.setup import Setup
 from grandrounds.engine.transport import Reply, Transport
 from grandrounds.models import build_model
 from grandrounds.protocol.codec import decode_ask, encode_ask

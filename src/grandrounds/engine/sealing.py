@@ -1,4 +1,4 @@
-"""Seal Asks for sites, and open and check the sealed Answers that come back."""
+"""Encrypt and sign Asks for sites, and open and check the Answers that come back."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from grandrounds import __version__
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.claims import SHAPE
 from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
-from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal, unseal
+from grandrounds.protocol.envelope import ANYBODY, ENVELOPE_PROTOCOL, Envelope, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
-from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId
+from grandrounds.protocol.messages import Answer, Ask, AskId
 from grandrounds.protocol.packing import LAYOUT, packed_size
+from grandrounds.protocol.sessions import KEY, EphemeralKey, Handshake, Session, SessionError
 from grandrounds.protocol.tasks import HELLO
 
 SERVER = "server"
@@ -23,6 +24,13 @@ UNREADABLE = "sent an unreadable message"
 FOREIGN = "sent a message that is not signed with its key, or answers another Ask"
 OTHER_VERSION = "uses another version of the protocol"
 TOO_LARGE = "sent more bytes than an answer can have"
+REFUSED = "refused"
+"""Start of the reason for a site that refuses."""
+NO_SESSION = "no-session"
+"""Code of a site that has no keys for a message: it is to be greeted again."""
+
+_CODE_LENGTH = 40
+"""Characters of a refusal's code that are read."""
 
 
 class InvalidAnswer(BadInput):
@@ -32,9 +40,25 @@ class InvalidAnswer(BadInput):
         super().__init__(reason, code="invalid-answer")
 
 
+class OtherVersion(InvalidAnswer):
+    """An answer of a site whose messages have another format."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        super().__init__(f"{OTHER_VERSION} ({envelope.protocol}, version {envelope.version[:20]})")
+        self.site = envelope.sender
+
+
+class SiteRefusal(InvalidAnswer):
+    """A readable answer that is a bare code: the site could not decrypt the request, or its worker process failed."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(refusal_reason(code))
+        self.refusal = code
+
+
 @dataclass
 class MessageSealer:
-    """Seal and open the messages of one run.
+    """Encrypt, sign and open the messages of one run.
 
     Attributes:
         identity: The server's key.
@@ -47,21 +71,25 @@ class MessageSealer:
     run: str
     keys: Mapping[str, bytes]
     versions: dict[str, str] = field(default_factory=dict)
+    _key: EphemeralKey = field(default_factory=EphemeralKey, repr=False)
+    _sessions: dict[str, Session] = field(default_factory=dict, repr=False)
 
     def seal_asks(self, asks: Sequence[Ask], site: str, layout: ParameterLayout | None) -> bytes:
-        """Seal Asks for one site, as one message."""
-        return self._seal(bundle([encode_ask(ask, site, layout) for ask in asks]), site)
+        """Seal Asks for one site, as one message. The site has answered a `hello` before."""
+        body = bundle([encode_ask(ask, site, layout) for ask in asks])
+        return seal(self.identity, self._sessions[site].encrypt_request(self._envelope(site, body)))
 
     def seal_hello(self, number: int) -> bytes:
-        """Seal a message that asks a node for its name."""
-        ask = Ask(HELLO, report=("site", "version", "ready"), id=AskId(self.run, 0, number))
-        return self._seal(encode_ask(ask, ANYBODY, None), ANYBODY)
+        """Seal a message that asks a node for its name and its half of the session's keys."""
+        report = ("site", "version", "ready", KEY)
+        ask = Ask(HELLO, {KEY: self._key.public}, report=report, id=AskId(self.run, 0, number))
+        return seal(self.identity, self._envelope(ANYBODY, encode_ask(ask, ANYBODY, None)))
 
-    def _seal(self, body: bytes, recipient: str) -> bytes:
-        return seal(self.identity, Letter(SERVER, recipient, self.run, body, version=__version__))
+    def _envelope(self, recipient: str, body: bytes) -> Envelope:
+        return Envelope(SERVER, recipient, self.run, body, version=__version__)
 
     def open_answers(self, data: bytes, site: str, request_digest: str, count: int) -> list[bytes]:
-        """Check a site's signature and take its answers apart, without decoding them.
+        """Check a site's signature, decrypt its message and take its answers apart, without decoding them.
 
         Args:
             data: The received message.
@@ -75,23 +103,55 @@ class MessageSealer:
         Raises:
             InvalidAnswer: It is not signed by the site, answers something else, or cannot be read.
         """
+        envelope = self._open(data, site, request_digest)
+        if not envelope.session:
+            raise _read_refusal(envelope, site)
+        session = self._sessions.get(site)
+        if session is None or session.id != envelope.session:
+            raise InvalidAnswer(FOREIGN)
         try:
-            bodies = unbundle(self._open(data, site, request_digest).body)
-        except InvalidAnswer:
-            raise
+            bodies = unbundle(session.decrypt(envelope))
+        except SessionError:
+            raise InvalidAnswer(FOREIGN) from None
         except BadInput:
             raise InvalidAnswer(UNREADABLE) from None
         if len(bodies) != count:
             raise InvalidAnswer(FOREIGN)
         return bodies
 
-    def identify(self, data: bytes, request_digest: str) -> str:
-        """Find the site that answered a hello: the name that the answer gives, checked by that site's key."""
+    def identify(self, data: bytes, hello: bytes) -> str:
+        """Find the site that answered a hello, checked by its key, and derive the keys of its session.
+
+        Args:
+            data: The answer.
+            hello: The message that it answers.
+
+        Returns:
+            The site's name.
+
+        Raises:
+            BadInput: It is not an answer of a site of this run, or has no key.
+        """
         name = peek(data).sender
-        self._open(data, name, request_digest)
+        envelope = self._open(data, name, digest(hello))
+        if envelope.session:
+            raise InvalidAnswer(FOREIGN)
+        answer = decode_answer(envelope.body, name, None)
+        if answer.error:
+            raise InvalidAnswer(refusal_reason(answer.error))
+        handshake = Handshake(self.identity.public, self.keys[name], hello, data)
+        self._sessions[name] = handshake.server_session(self._key, str(answer.values.get(KEY, "")))
         return name
 
-    def _open(self, data: bytes, site: str, request_digest: str) -> Letter:
+    def needs_hello(self, data: bytes, site: str, request_digest: str) -> bool:
+        """Tell whether a site refuses a message because it has no session: its worker process was restarted."""
+        try:
+            envelope = self._open(data, site, request_digest)
+            return not envelope.session and _read_refusal(envelope, site).refusal == NO_SESSION
+        except BadInput:
+            return False
+
+    def _open(self, data: bytes, site: str, request_digest: str) -> Envelope:
         if site not in self.keys:
             raise InvalidAnswer(FOREIGN)
         try:
@@ -100,10 +160,30 @@ class MessageSealer:
             raise InvalidAnswer(FOREIGN) from None
         if (envelope.sender, envelope.to, envelope.run, envelope.about) != (site, SERVER, self.run, request_digest):
             raise InvalidAnswer(FOREIGN)
-        if envelope.protocol != PROTOCOL:
-            raise InvalidAnswer(f"{OTHER_VERSION} ({envelope.protocol}, version {envelope.version[:20]})")
+        if envelope.protocol != ENVELOPE_PROTOCOL:
+            raise OtherVersion(envelope)
         self.versions[site] = envelope.version[:20]
         return envelope
+
+
+def _read_refusal(envelope: Envelope, site: str) -> SiteRefusal:
+    """Read a message without encryption, which may be a bare code and nothing else.
+
+    Raises:
+        InvalidAnswer: It is something else.
+    """
+    try:
+        answer = decode_answer(envelope.body, site, None)
+    except (BadInput, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        raise InvalidAnswer(UNREADABLE) from None
+    if answer.values or not answer.error:
+        raise InvalidAnswer(FOREIGN)
+    return SiteRefusal(answer.error)
+
+
+def refusal_reason(code: str) -> str:
+    """Return the reason of a site that refused."""
+    return f"{REFUSED} ({code[:_CODE_LENGTH]})"
 
 
 def read_answer(body: bytes, site: str, ask: Ask, layout: ParameterLayout | None) -> Answer:

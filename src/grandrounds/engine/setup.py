@@ -14,17 +14,11 @@ import numpy as np
 
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import RunFailed
-from grandrounds.engine.sealing import InvalidAnswer, read_answer
+from grandrounds.engine.sealing import REFUSED, InvalidAnswer, read_answer, refusal_reason
 from grandrounds.protocol.codec import decode_answer
 from grandrounds.protocol.messages import Answer, Ask, Payload
 from grandrounds.protocol.task_spec import REQUIRED
 from grandrounds.protocol.tasks import CLOSE, LEND, OPEN, spec_of
-
-REFUSED = "refused"
-"""Start of the reason for a site that refuses."""
-
-_CODE_LENGTH = 40
-"""Characters of a refusal's code that are read."""
 
 
 class Setup:
@@ -143,11 +137,6 @@ class Setup:
             self.notes.append(f"{site} was not there when the run was set up: {why}")
         self._pending.setdefault(site, {})[_key(ask)] = ask
         self._reasons.setdefault(site, why)
-
-
-def refusal_reason(code: str) -> str:
-    """Return the reason of a site that refused."""
-    return f"{REFUSED} ({code[:_CODE_LENGTH]})"
 
 
 def _is_part(ask: Ask) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.core.errors import RunFailed
-from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotALetter, pack, require_flower, unpack
+from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotAMessage, pack, require_flower, unpack
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -244,7 +244,7 @@ def _reply(message: Message, ticket: str = "") -> Reply:
         return Reply(ticket, None, UNAVAILABLE if code in (LOST, REPLY_LOST, NODE_UNAVAILABLE) else FAILED)
     try:
         return Reply(ticket, unpack(message.content))
-    except NotALetter:
+    except NotAMessage:
         return Reply(ticket, None, FAILED)
 
 

@@ -28,6 +28,12 @@ UNSIGNED = "unsigned"
 PROTOCOL = "protocol"
 """The server uses another version of the protocol."""
 
+NO_SESSION = "no-session"
+"""The site has no keys for this message, because its worker process was restarted: the server greets it again."""
+
+REPLAYED = "replayed"
+"""The message arrived before, or was changed."""
+
 UNKNOWN_RUN = "unknown-run"
 """The run was never opened here, or is closed."""
 

@@ -26,7 +26,7 @@ FLWR = ("1.41", "1.42")
 """Flower releases whose internals (runtime API, helpers, the node's loop) were reviewed for this module."""
 
 
-class NotALetter(Exception):
+class NotAMessage(Exception):
     """A Flower message that does not carry exactly one signed message."""
 
 
@@ -72,11 +72,11 @@ def unpack(content: RecordDict) -> bytes:
     """Return the signed message in a Flower message.
 
     Raises:
-        NotALetter: The Flower message carries anything else.
+        NotAMessage: The Flower message carries anything else.
     """
     record = content.get(RECORD)
     field = record.get(FIELD) if record is not None else None
     data = field if isinstance(field, bytes) else getattr(field, "data", None)
     if not isinstance(data, bytes):
-        raise NotALetter
+        raise NotAMessage
     return data

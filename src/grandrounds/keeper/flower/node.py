@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.protocol.flower_message import NotALetter, pack, require_flower, unpack
+from grandrounds.protocol.flower_message import NotAMessage, pack, require_flower, unpack
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -190,7 +190,7 @@ class _MessageRunner:
         work: Future[bytes] = Future()
         try:
             self._at_work, data = work, unpack(message.content)
-        except (NotALetter, ValueError):
+        except (NotAMessage, ValueError):
             work.cancel()
             return None, "failed"
         threading.Thread(target=self._work, args=(work, data), daemon=True, name="keeper").start()

@@ -1,8 +1,8 @@
 """The keeper answers the server's messages at a hospital. It has the data, the keys, the policy and the budget.
 
-Code from the network is never run: a message is data, signed by the server. It is answered if it is from the server, to
-this site, belongs to a run that was opened here, is allowed by the site's policy and within its budget. Failures leave as a
-fixed code, because an exception's text may contain patients' values.
+Code from the network is never run: a message is data, signed and encrypted by the server. It is answered if it is from the
+server, to this site, belongs to a run that was opened here, is allowed by the site's policy and within its budget. Failures
+leave as a fixed code, because an exception's text may contain patients' values.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.runtime.answers import UNREADABLE, AnsweredAsk, AnsweredMessage
 from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun, read_opening, refuse_other_rows
 from grandrounds.keeper.store import Store, run_folder
-from grandrounds.protocol.codec import ParsedAsk, bundle, encode_answer, parse_ask, peek_ask, unbundle
-from grandrounds.protocol.envelope import ANYBODY, Letter, digest, peek, seal, unseal
+from grandrounds.protocol.codec import ParsedAsk, bundle, encode_answer, parse_ask, unbundle
+from grandrounds.protocol.envelope import ANYBODY, ENVELOPE_PROTOCOL, Envelope, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
-from grandrounds.protocol.messages import PROTOCOL, Answer, AskId, Value
+from grandrounds.protocol.messages import Answer, AskId, Value
+from grandrounds.protocol.sessions import KEY, EphemeralKey, Handshake, Session, SessionError, SiteSessions
 from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN
 
 _log = logging.getLogger("grandrounds.keeper")
@@ -55,12 +57,23 @@ class _Question:
         return self.parsed.id
 
     @classmethod
-    def parse(cls, envelope: Letter, body: bytes) -> _Question:
+    def parse(cls, envelope: Envelope, body: bytes) -> _Question:
         """Parse one Ask of a message. A message without a recipient may ask for the site's name only."""
         parsed = parse_ask(body)
         if parsed.id.run != envelope.run or (envelope.to == ANYBODY and parsed.task != HELLO):
             raise Refusal(codes.REFUSED)
         return cls(body, parsed, hashlib.sha256(body).hexdigest())
+
+    def answered(self, code: str) -> AnsweredAsk:
+        return AnsweredAsk(self.id.run, self.id.round, self.id.step, self.task, code)
+
+
+@dataclass(frozen=True)
+class _BodyAnswer:
+    """The encoded answer to one Ask, and its line of the log."""
+
+    body: bytes
+    ask: AnsweredAsk
 
 
 class Keeper:
@@ -93,34 +106,84 @@ class Keeper:
         self._read = rows
         self._rows: Table | ImageSet | None = None
         self._runs: dict[str, SiteRun] = {}
+        self._sessions = SiteSessions()
         self._turn = threading.Lock()
 
     def handle(self, data: bytes) -> bytes:
+        """Answer a message; never raises."""
+        return self.answer_message(data).message
+
+    def answer_message(self, data: bytes) -> AnsweredMessage:
         """Answer a message; never raises. Several Asks in one message are answered in order."""
         run = ""
         try:
-            envelope = self._open(data)
-            run = envelope.run
+            request = self._open(data)
+            run = request.run
             with self._turn:
-                bodies = [self._answer_body(envelope, body) for body in unbundle(envelope.body)]
+                if not request.session:
+                    return self._greet(request, data)
+                session = self._sessions.find(request)
+                if session is None:
+                    raise Refusal(codes.NO_SESSION)
+                try:
+                    content = session.decrypt(request)
+                except SessionError as e:
+                    _log.warning("a message of run %s is refused: %s", run[:100], e)
+                    raise Refusal(codes.REPLAYED) from None
+                return self._answer_all(request, session, content, data)
         except Refusal as e:
-            bodies = [self._refused(AskId(run, 0, 0), e.code)]
+            code = e.code
         except BadInput:
-            bodies = [self._refused(AskId(run, 0, 0), codes.REFUSED)]
-        return seal_answer(self.me.identity, self.me.name, bundle(bodies), run=run, about=digest(data))
+            code = codes.REFUSED
+        self._note(AskId(run, 0, 0), code)
+        return refuse_message(self.me.identity, self.me.name, data, code)
 
-    def _answer_body(self, envelope: Letter, body: bytes) -> bytes:
-        """Answer one Ask; failures become codes."""
-        id = AskId(envelope.run, 0, 0)
+    def _greet(self, request: Envelope, data: bytes) -> AnsweredMessage:
+        """Answer a `hello` with the site's name and its half of the session's keys.
+
+        Raises:
+            Refusal: It is another Ask, which is answered only if it is encrypted, or a hello that arrived before.
+        """
+        question = _Question.parse(request, request.body)
+        if question.task != HELLO:
+            raise Refusal(codes.NO_SESSION)
         try:
-            question = _Question.parse(envelope, body)
-            id = question.id
-            return self._answer(question)
+            self._sessions.check_hello(data)
+        except SessionError:
+            raise Refusal(codes.REPLAYED) from None
+        other = question.parsed.build(self.me.name, None).shared.get(KEY, "")
+        key = EphemeralKey()
+        values: dict[str, Value] = {"site": self.me.name, "version": __version__, "ready": True, KEY: key.public}
+        body = encode_answer(Answer(self.me.name, question.id, values), None)
+        message = seal(self.me.identity, _envelope(self.me.name, request.run, body, about=digest(data)))
+        handshake = Handshake(self._server, self.me.identity.public, data, message)
+        self._sessions.add(request.run, handshake.site_session(key, str(other)))
+        return AnsweredMessage(message, (question.answered(""),))
+
+    def _answer_all(self, request: Envelope, session: Session, content: bytes, data: bytes) -> AnsweredMessage:
+        """Answer the Asks of a decrypted message, and encrypt the answers."""
+        try:
+            answers = [self._answer_body(request, body) for body in unbundle(content)]
+        except BadInput:
+            answers = [self._refused(AskId(request.run, 0, 0), codes.REFUSED)]
+        body = bundle([answer.body for answer in answers])
+        envelope = session.encrypt_answer(_envelope(self.me.name, request.run, body, about=digest(data)), request)
+        if any(answer.ask.task == CLOSE for answer in answers):
+            self._sessions.end(request.run)
+        return AnsweredMessage(seal(self.me.identity, envelope), tuple(answer.ask for answer in answers))
+
+    def _answer_body(self, request: Envelope, body: bytes) -> _BodyAnswer:
+        """Answer one Ask; failures become codes."""
+        id, task = AskId(request.run, 0, 0), ""
+        try:
+            question = _Question.parse(request, body)
+            id, task = question.id, question.task
+            return _BodyAnswer(self._answer(question), question.answered(""))
         except Refusal as e:
-            return self._refused(id, e.code)
+            return self._refused(id, e.code, task)
         except (BadInput, OSError) as e:
             if isinstance(e, OSError) or e.code == CANNOT_WRITE:
-                return self._not_stored(id, e)
+                return self._not_stored(id, e, task)
             _log.warning("%s refused at %s", id, _where(e))
         except Exception as e:
             _log.error("%s failed: %s at %s", id, type(e).__name__, _where(e))
@@ -128,20 +191,24 @@ class Keeper:
             if id.run in self._runs:
                 self._runs[id.run].count_refusal()
         except OSError as e:
-            return self._not_stored(id, e)
-        return self._refused(id, codes.REFUSED)
+            return self._not_stored(id, e, task)
+        return self._refused(id, codes.REFUSED, task)
 
-    def _not_stored(self, id: AskId, e: Exception) -> bytes:
+    def _not_stored(self, id: AskId, e: Exception, task: str) -> _BodyAnswer:
         """Refuse an Ask whose answer or charge cannot be written. The run is read from disk again before its next Ask."""
         _log.error("%s: the site's state cannot be written (%s at %s): free disk space", id, type(e).__name__, _where(e))
         self._runs.pop(id.run, None)
-        return self._refused(id, codes.STORAGE)
+        return self._refused(id, codes.STORAGE, task)
 
-    def _refused(self, id: AskId, code: str) -> bytes:
+    def _refused(self, id: AskId, code: str, task: str = "") -> _BodyAnswer:
+        self._note(id, code)
+        body = encode_answer(Answer(self.me.name, id, error=code), None)
+        return _BodyAnswer(body, AnsweredAsk(id.run, id.round, id.step, task or UNREADABLE, code))
+
+    def _note(self, id: AskId, code: str) -> None:
         _log.warning("%s not answered: %s", id, code)
-        return encode_answer(Answer(self.me.name, id, error=code), None)
 
-    def _open(self, data: bytes) -> Letter:
+    def _open(self, data: bytes) -> Envelope:
         """Open a message, and check that it is from the server and to this site."""
         try:
             envelope = unseal(data, public=self._server)
@@ -149,12 +216,13 @@ class Keeper:
             raise Refusal(codes.UNSIGNED) from None
         if envelope.sender != SERVER or envelope.to not in (self.me.name, ANYBODY):
             raise Refusal(codes.UNSIGNED)
-        if envelope.protocol != PROTOCOL:
+        if envelope.protocol != ENVELOPE_PROTOCOL:
             _log.warning(
-                "the server uses protocol %d (version %s), this site %d",
+                "the server uses protocol %d (version %s), this site %d (version %s): install the same version at both",
                 envelope.protocol,
-                envelope.version,
-                PROTOCOL,
+                envelope.version[:20],
+                ENVELOPE_PROTOCOL,
+                __version__,
             )
             raise Refusal(codes.PROTOCOL)
         return envelope
@@ -162,9 +230,6 @@ class Keeper:
     def _answer(self, question: _Question) -> bytes:
         """Return the encoded answer; a repeated request gets the same bytes."""
         id = question.id
-        if question.task == HELLO:
-            values: dict[str, Value] = {"site": self.me.name, "version": __version__, "ready": True}
-            return encode_answer(Answer(self.me.name, id, values), None)
         store = Store(run_folder(self._state, id.run))
         if question.task == CLOSE:
             self._runs.pop(id.run, None)
@@ -229,18 +294,17 @@ def _where(e: BaseException) -> str:
     return "?" if frame is None else f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}"
 
 
-def seal_answer(identity: Identity, site: str, body: bytes, *, run: str, about: str) -> bytes:
-    """Sign the answer of a site to the message with digest `about`."""
-    return seal(identity, Letter(site, SERVER, run, body, about=about, version=__version__))
+def _envelope(site: str, run: str, body: bytes, *, about: str) -> Envelope:
+    """Address an answer of a site to the message with digest `about`."""
+    return Envelope(site, SERVER, run, body, about=about, version=__version__)
 
 
-def seal_refusal(identity: Identity, site: str, message: bytes, code: str) -> bytes:
-    """Sign a refusal of every Ask in a message, or of none in particular if the message cannot be read."""
-    run, ids = "", [AskId("", 0, 0)]
+def refuse_message(identity: Identity, site: str, message: bytes, code: str) -> AnsweredMessage:
+    """Sign the refusal of a whole message: a bare code, which is not encrypted."""
     try:
-        envelope = peek(message)
-        run, ids = envelope.run, [peek_ask(body)[1] for body in unbundle(envelope.body)]
+        run = peek(message).run
     except BadInput:
-        pass
-    bodies = [encode_answer(Answer(site, id, error=code), None) for id in ids]
-    return seal_answer(identity, site, bundle(bodies), run=run, about=digest(message))
+        run = ""
+    body = encode_answer(Answer(site, AskId(run, 0, 0), error=code), None)
+    sealed = seal(identity, _envelope(site, run, body, about=digest(message)))
+    return AnsweredMessage(sealed, (AnsweredAsk(run, 0, 0, UNREADABLE, code),))

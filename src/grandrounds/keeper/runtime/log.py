@@ -12,16 +12,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.event_log import append_line
 from grandrounds.core.prometheus import Metrics, label
-from grandrounds.engine.exchange_log import request_id
-from grandrounds.protocol.codec import peek_answer, peek_ask, unbundle
-from grandrounds.protocol.envelope import digest, peek
+from grandrounds.keeper.runtime.answers import AnsweredMessage
+from grandrounds.protocol.envelope import digest, request_id
 
 _log = logging.getLogger("grandrounds.keeper")
 
@@ -29,7 +27,7 @@ _log = logging.getLogger("grandrounds.keeper")
 class SiteLog:
     """Writes log.jsonl and counts Asks, around a message handler."""
 
-    def __init__(self, path: Path, handler: Callable[[bytes], bytes]) -> None:
+    def __init__(self, path: Path, handler: Callable[[bytes], AnsweredMessage]) -> None:
         self._path, self._handler = path, handler
         self._turn = threading.Lock()
         self.codes: Counter[str] = Counter()
@@ -41,21 +39,20 @@ class SiteLog:
     def handle(self, message: bytes) -> bytes:
         """Answer a message, and log a line for each of its Asks."""
         began = time.monotonic()
-        answer = self._handler(message)
+        answered = self._handler(message)
         took = time.monotonic() - began
-        request = request_id(digest(message))
-        totals = {"seconds": round(took, 3), "down": len(message), "up": len(answer)}
-        codes = _codes(answer)
+        request, up = request_id(digest(message)), len(answered.message)
+        totals = {"seconds": round(took, 3), "down": len(message), "up": up}
         with self._turn:
             self.bytes["down"] += len(message)
-            self.bytes["up"] += len(answer)
+            self.bytes["up"] += up
             self.seconds += took
             self.last = time.time()
-            for question, code in zip(_questions(message), codes, strict=False):
-                self.codes[code or "answered"] += 1
-                self.tasks[question.task] += 1
-                self._write({"request": request, **asdict(question), "code": code, **totals})
-        return answer
+            for ask in answered.asks:
+                self.codes[ask.code or "answered"] += 1
+                self.tasks[ask.task] += 1
+                self._write({"request": request, **asdict(ask), **totals})
+        return answered.message
 
     def _write(self, record: Mapping[str, object]) -> None:
         head = {
@@ -90,23 +87,3 @@ class SiteLog:
                 "grandrounds_work_seconds_total": ("counter", "Seconds spent on messages.", {"": self.seconds}),
                 "grandrounds_last_message_timestamp_seconds": ("gauge", "Time of the last message.", {"": self.last}),
             }
-
-
-@dataclass(frozen=True)
-class _Question:
-    run: str = ""
-    round: int = 0
-    step: int = 0
-    task: str = "unreadable"
-
-
-def _questions(message: bytes) -> list[_Question]:
-    try:
-        heads = [peek_ask(body) for body in unbundle(peek(message).body)]
-    except BadInput:
-        return [_Question()]
-    return [_Question(id.run[:100], id.round, id.step, task[:40]) for task, id in heads]
-
-
-def _codes(answer: bytes) -> list[str]:
-    return [peek_answer(body) for body in unbundle(peek(answer).body)]

@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from grandrounds.core.errors import GrandRoundsError, RunFailed
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.runtime.keeper import seal_refusal
+from grandrounds.keeper.runtime.answers import AnsweredMessage
+from grandrounds.keeper.runtime.keeper import refuse_message
 from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.keeper")
@@ -78,7 +79,7 @@ class Supervisor:
         with self._turn:
             self._start()
 
-    def handle(self, message: bytes) -> bytes:
+    def handle(self, message: bytes) -> AnsweredMessage:
         """Answer a message; with a code if there is no answer in time.
 
         A message whose worker died is handed to the next worker once: it repeats work that was not finished, and answers
@@ -91,16 +92,16 @@ class Supervisor:
                     if self._process is None or self._process.poll() is not None:
                         self._start()
                     if (answer := self._ask_worker(message)) is not None:
-                        return answer
+                        return AnsweredMessage.from_bytes(answer)
                 except TimeoutError:
                     code = codes.LATE
-                except (RunFailed, OSError):
+                except (RunFailed, OSError, BadInput):
                     pass
                 self._end()
                 _log.error("the worker process was %s; another takes its place", code)
                 if code == codes.LATE:
                     break
-            return seal_refusal(self._identity, self._site, message, code)
+            return refuse_message(self._identity, self._site, message, code)
 
     def _ask_worker(self, message: bytes) -> bytes | None:
         assert self._process is not None and self._process.stdin is not None
@@ -178,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         return e.exit_code
     write_frame(answers, READY)
     while (message := read_frame(sys.stdin.buffer)) is not None:
-        write_frame(answers, keeper.handle(message))
+        write_frame(answers, keeper.answer_message(message).to_bytes())
     return 0
 
 
