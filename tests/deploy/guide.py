@@ -32,7 +32,8 @@ _FILE = re.compile(r"Save this as `([^`]+)`:\s*\n+```toml\n(.*?)^```", re.S | re
 _SESSION = re.compile(r"^```shell-session\n(.*?)^```", re.S | re.M)
 _VARIES = (
     (r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME"),
-    (r"\d{4}-\d\d-\d\d +\d+", "DAY"),
+    (r"\d{4}-\d\d-\d\d +\d+|(?<=by )\d{4}-\d\d-\d\d", "DAY"),
+    (r"\b[0-9a-f]{4}(?: [0-9a-f]{4}){9}\b", "FINGERPRINT"),
     (
         r"\b(?:[0-9a-fA-F]{16}|\d{9,20})\b",
         "NUMBER",
@@ -162,7 +163,7 @@ class Reader:
 
     def _settle(self) -> None:
         """Ports that are free here: a site's are its own to change."""
-        for settings in self.folder.glob("*/sites/*/site.toml"):
+        for settings in [*self.folder.glob("*/sites/*/site.toml"), *self.folder.glob("*/site.toml")]:
             settings.write_text(self.moved(settings.read_text()))
 
 
