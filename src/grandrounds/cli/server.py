@@ -14,6 +14,7 @@ import typer
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from grandrounds.deploy.backup import Backup
     from grandrounds.deploy.consortium import Consortium, Member
     from grandrounds.deploy.control import Control
     from grandrounds.deploy.superlink import Link
@@ -188,6 +189,87 @@ def stop(
     with open_control(link, operator) as control:
         stop_run(control, run, link)
     echo(f"run {run} is stopped")
+
+
+Passphrase = Annotated[
+    Path, typer.Option("--passphrase-file", metavar="P", help="A file whose first line is the passphrase.")
+]
+
+
+@server_app.command()
+def backup(
+    out: Out,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file to write, on another disk.")],
+    passphrase_file: Passphrase,
+    authorities: Annotated[
+        bool,
+        typer.Option(
+            "--authorities/--no-authorities",
+            help="Include the keys of the certificate authorities; without them a restored server runs, but issues no "
+            "certificates.",
+        ),
+    ] = True,
+) -> None:
+    """Back up a server into one encrypted file, also while a run is active; the file is read back and verified.
+
+    It has keys, members, records, models, ledgers and checkpoints. Logs and Flower's database are not in it. Whoever has the
+    file and the passphrase can act as the server: keep them apart.
+
+    Example: `rounds server backup heart --to /mnt/backup/heart.backup --passphrase-file /root/heart.phrase`
+    """
+    from grandrounds.deploy.backup import back_up
+    from grandrounds.deploy.seal import read_passphrase
+
+    made = back_up(out, to, read_passphrase(passphrase_file), authorities=authorities)
+    for sentence in made.warnings:
+        echo(f"warning: {sentence}", err=True)
+    _show_backup(to, made)
+
+
+@server_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `rounds server backup` wrote.")],
+    passphrase_file: Passphrase,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="OUT", help="The folder to write, which must not exist.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Verify the file to its end, and write nothing.")] = False,
+) -> None:
+    """Restore a server from a backup into a new folder, or verify the backup.
+
+    The old server must never run again beside the restored one: both would have the same key. Runs that were active are
+    stopped; `rounds server submit --resume RUN` continues them.
+
+    Example: `rounds server restore heart.backup --passphrase-file heart.phrase --out heart`
+    """
+    from grandrounds.core.errors import BadInput
+    from grandrounds.deploy import backup as backups
+    from grandrounds.deploy.seal import read_passphrase
+
+    if check == (out is not None):
+        raise BadInput("give --out OUT to restore the backup, or --check to verify it", code="conflicting-options")
+    phrase = read_passphrase(passphrase_file)
+    if out is None:
+        _show_backup(file, backups.check_backup(file, phrase))
+        return
+    restored = backups.restore(file, phrase, out)
+    _show_backup(file, restored)
+    echo(f"restored to {out}. Next:")
+    echo("- stop the old server for good, and let its address in consortium.toml lead to this machine")
+    if not restored.authorities:
+        echo(f"- put the keys of the authorities back into {out / 'server' / 'pki'} before you issue certificates")
+    echo(f"- rounds server start {out}")
+    for run in restored.open_runs:
+        echo(f"- rounds server submit --resume {run} --server {out}")
+
+
+def _show_backup(file: Path, content: Backup) -> None:
+    echo(
+        f"{file}: complete; written {content.time} by version {content.version}; {content.files} files, "
+        f"{content.bytes / 1e6:.1f} MB; {len(content.finished)} finished runs"
+        f"{', open: ' + ', '.join(content.open_runs) if content.open_runs else ''}"
+        f"{'' if content.authorities else '; without the keys of the authorities'}"
+    )
 
 
 def open_link(out: Path, *, insecure: bool = False) -> Link:

@@ -57,7 +57,7 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
     """Write a folder's files and empty folders as one encrypted file."""
     salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
     head = MAGIC + salt + nonce
-    write_private(out, head + AESGCM(_key(phrase, salt)).encrypt(nonce, _pack(folder), head))
+    write_private(out, head + AESGCM(derive_key(phrase, salt)).encrypt(nonce, _pack(folder), head))
 
 
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
@@ -82,7 +82,7 @@ def unseal(path: Path, phrase: str, out: Path) -> list[str]:
         raise BadInput(f"{path} is not a sealed folder: `rounds provision --seal` writes such files", code="not-sealed")
     head, salt, nonce = data[:size], data[len(MAGIC) : size - _NONCE], data[size - _NONCE : size]
     try:
-        packed = AESGCM(_key(phrase, salt)).decrypt(nonce, data[size:], head)
+        packed = AESGCM(derive_key(phrase, salt)).decrypt(nonce, data[size:], head)
     except InvalidTag:
         raise BadInput(
             f"{path} cannot be opened: the passphrase is wrong, or the file was changed", code="wrong-passphrase"
@@ -90,7 +90,8 @@ def unseal(path: Path, phrase: str, out: Path) -> list[str]:
     return _unpack(packed, path, out)
 
 
-def _key(phrase: str, salt: bytes) -> bytes:
+def derive_key(phrase: str, salt: bytes) -> bytes:
+    """Derive a key of 256 bits from a passphrase."""
     room = 2 * 128 * _COST * _BLOCK
     return hashlib.scrypt(phrase.encode(), salt=salt, n=_COST, r=_BLOCK, p=_LANES, maxmem=room, dklen=32)
 
@@ -118,7 +119,7 @@ def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
             entries = [(entry, b"" if entry.isdir() else _content(tar, entry)) for entry in tar.getmembers()]
     except (tarfile.TarError, EOFError, ValueError):
         raise BadInput(f"{path} contains no readable archive", code="unsafe-archive") from None
-    names = [_safe_name(entry, path) for entry, _ in entries]
+    names = [safe_name(entry, path) for entry, _ in entries]
     if len(set(names)) != len(names):
         raise BadInput(f"{path} contains a file twice: nothing was written", code="unsafe-archive")
     make_folder(out)
@@ -136,7 +137,7 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     return b"" if file is None else file.read()
 
 
-def _safe_name(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
+def safe_name(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
     """Check that an entry is a plain file or folder inside the folder; returns its name."""
     name = PurePosixPath(entry.name)
     plain = entry.isreg() or entry.isdir()
