@@ -23,7 +23,7 @@ from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
-OPEN = {"/sign-in", "/static/plotly.min.js"}
+OPEN = {"/health", "/sign-in", "/static/plotly.min.js"}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": {Role.AUDITOR}, "/privacy": {Role.AUDITOR}}
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
 POSTED = {"/api/case/patients", "/api/case/what-if"}
@@ -58,6 +58,11 @@ def test_every_route_is_for_those_roles_and_nobody_else(signed):
                 assert status < 500, (route.path, role)
                 walked += 1
     assert walked >= 3 * 8
+
+
+def test_probes_learn_only_that_the_console_is_up(signed):
+    page = signed.client().get("/health")
+    assert (page.status_code, page.json()) == (200, {"ok": True})
 
 
 def test_a_wrong_token_or_cookie_is_nobody(signed):

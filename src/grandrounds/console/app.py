@@ -37,6 +37,7 @@ def create_app(app_state: AppState) -> FastAPI:
     app.include_router(sign_in.router)
     for route in _routes():
         app.include_router(route)
+    app.get("/health", include_in_schema=False)(_report_health)
     app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
     app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
     for kind, handler in _HANDLERS.items():
@@ -75,6 +76,11 @@ def _describe_api(app: FastAPI) -> dict[str, Any]:
         schema["security"] = [{"token": []}, {"session": []}]
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _report_health() -> dict[str, bool]:
+    """Answer probes of containers and load balancers, which have no user: the console is up, and nothing else."""
+    return {"ok": True}
 
 
 def _plotly(request: Request) -> Response:

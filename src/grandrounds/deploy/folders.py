@@ -12,6 +12,7 @@ from grandrounds.data.agreement.schema import parse_schema
 from grandrounds.data.cohort.plan_cohort import COHORT_FILE
 from grandrounds.deploy import nginx
 from grandrounds.deploy.consortium import Consortium, Member, load, slug
+from grandrounds.deploy.containers import server_compose, site_compose
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_private, write_secret
 from grandrounds.deploy.invitations import FILE as INVITATION
 from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
@@ -27,10 +28,8 @@ from grandrounds.deploy.pki import (
 )
 from grandrounds.deploy.start_files import (
     gateway_script,
-    server_compose,
     server_script,
     server_units,
-    site_compose,
     site_readme,
     site_script,
     site_units,
@@ -147,7 +146,7 @@ SERVICES = ("superlink", "gateway")
 def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecure: bool) -> None:
     """Create OUT/server, without the record and the lists of sites."""
     server = make_folder(folders.server)
-    for name in ("nodes", "sites", "run", "logs", "state", "units"):
+    for name in ("nodes", "sites", "run", "runs", "logs", "state", "units"):
         make_folder(server / name)
     if not insecure:
         make_folder(folders.pki)
@@ -336,7 +335,8 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> None:
     write(folder / "start.sh", site_script(), mode=SCRIPT)
     for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():
         write(make_folder(folder / "units") / name, text)
-    write(folder / "compose.yaml", site_compose(consortium, site, port, insecure=folders.insecure))
+    if not folders.insecure:
+        write(folder / "compose.yaml", site_compose(consortium, site, port, port + 1))
     write(folder / "README.txt", site_readme(consortium, site))
 
 

@@ -1,20 +1,14 @@
-"""Write files that start a server or a site: shell scripts, systemd units, Compose files, and the README of a site.
+"""Write files that start a server or a site: shell scripts, systemd units, and the README of a site.
 
 Units are hardened: a program sees its own folder, no devices, and only the network that it needs. They are written for
 /opt/grandrounds (the virtual environment) and /var/lib/grandrounds (the folder), which are named once at the top of each.
-
-In Compose files SuperLink and gateway share one network, as do SuperNode and keeper, so that loopback ports stay between
-the two. The image is built from a wheelhouse (`rounds provision wheels`), without internet access.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from grandrounds import __version__
 from grandrounds.deploy.consortium import Consortium, Member, Server
 from grandrounds.keeper.flower import launcher
 
@@ -130,85 +124,6 @@ def _escape_percent(name: str) -> str:
 
 def _quote(word: str) -> str:
     return f'"{word}"' if " " in word else word
-
-
-_VOLUMES = (".:/folder",)
-_BASE = "FROM python:3.11-slim\n"
-_NGINX = "RUN apt-get update && apt-get install -y --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*\n"
-_WHEELS = (
-    "RUN --mount=type=bind,target=/wheels python -m pip install --no-index --require-hashes --find-links /wheels"
-    " -r /wheels/requirements.txt\n"
-)
-
-
-def server_compose(consortium: Consortium) -> str:
-    """Write the server's service: `rounds server start` supervises SuperLink and gateway. Only the gateway's port is open."""
-    port = consortium.server.port
-    service = _service(
-        server_command("rounds", "/folder", insecure=False),
-        image="grandrounds-server",
-        dockerfile=_BASE + _NGINX + _WHEELS,
-    )
-    return _yaml("The server of this consortium", {"server": {**service, "ports": [f"{port}:{port}"]}})
-
-
-def site_compose(consortium: Consortium, site: Member, port: int, *, insecure: bool = False) -> str:
-    """Write the services SuperNode and keeper. The keeper has no network of its own, and is the only one with the table."""
-    folder = "${DATA:?the folder of this site's table}:/data:ro"
-    node = supernode_command("flower-supernode", "/folder", consortium.server, port, insecure=insecure)
-    keep = _service(
-        keeper_command("rounds", "/folder", "/data/${TABLE:?the name of the file in DATA}"),
-        image="grandrounds",
-        dockerfile=_BASE + _WHEELS,
-    )
-    services = {
-        "node": _service(node, image="grandrounds", dockerfile=_BASE + _WHEELS),
-        "keeper": {
-            **keep,
-            "network_mode": "service:node",
-            "depends_on": ["node"],
-            "volumes": [*_VOLUMES, folder],
-        },
-    }
-    return _yaml(f"The site {site.name}", services)
-
-
-def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str, object]:
-    return {
-        "image": f"{image}:{__version__}",
-        "build": {"context": "${WHEELS:-./wheels}", "dockerfile_inline": dockerfile},
-        "command": list(command),
-        "user": "${OWNER:-1000:1000}",
-        "working_dir": "/folder",
-        "environment": {**QUIET, "FLWR_HOME": "/folder/flower", "HOME": "/tmp"},
-        "volumes": [*_VOLUMES],
-        "tmpfs": ["/tmp"],
-        "read_only": True,
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
-        "init": True,
-        "restart": "unless-stopped",
-        "stop_grace_period": "60s",
-    }
-
-
-def _yaml(about: str, services: Mapping[str, Mapping[str, object]]) -> str:
-    """Write YAML with the first levels as lines, because people edit it; deeper levels are JSON."""
-    lines = [
-        f"# {about}. Before the first start: rounds provision wheels OUT --to wheels",
-        "# Start: OWNER=$(id -u):$(id -g) docker compose up --build -d",
-        "# Variables: WHEELS (that folder), OWNER, and at a site DATA and TABLE (the folder and the file with its data).",
-        "services:",
-    ]
-    for name, service in services.items():
-        lines.append(f"  {name}:")
-        for key, value in service.items():
-            if isinstance(value, dict):
-                lines.append(f"    {key}:")
-                lines += [f"      {k}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items()]
-            else:
-                lines.append(f"    {key}: {json.dumps(value, ensure_ascii=False)}")
-    return "\n".join(lines) + "\n"
 
 
 _SCRIPT_HEAD = """\
