@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 
 from grandrounds import __version__
 from grandrounds.deploy.consortium import Consortium, Member
-from grandrounds.deploy.start_files import keeper_command, server_command, supernode_command
+from grandrounds.deploy.start_files import keeper_command, server_command
 
 FOLDER = "/folder"
-"""The folder of a server or a site, in its container."""
+"""In a container: the folder of a site, or OUT with the folder of the server."""
 USER = "10001:10001"
 """User and group of the images."""
 NODE_FILES = ("site.toml", "server-ca.pem", "keys/node", "keys/runtime.secret")
-"""Files of a site's folder that its SuperNode needs; it has neither the signing key of the site nor its state."""
+"""Files of a site's folder that its SuperNode reads; it writes its log and its connection to the folder state."""
 
 Service = dict[str, object]
 
@@ -35,7 +35,7 @@ def server_compose(consortium: Consortium) -> str:
     server = {
         **_service("server", server_command("rounds", FOLDER, insecure=False)),
         "healthcheck": _health_check(str(consortium.server.superlink_port + 1)),
-        "volumes": [f".:{FOLDER}"],
+        "volumes": [f".:{FOLDER}/server"],
         "ports": [f"{port}:{port}"],
     }
     console = {
@@ -48,11 +48,10 @@ def server_compose(consortium: Consortium) -> str:
     return _yaml(_SERVER_HEAD, {"server": server, "console": console})
 
 
-def site_compose(consortium: Consortium, site: Member, port: int, health: int) -> str:
+def site_compose(site: Member, port: int, health: int) -> str:
     """Write the services of a site: the SuperNode with the files that it needs, and the keeper with folder and table.
 
     Args:
-        consortium: The consortium.
         site: The site.
         port: Loopback port of the SuperNode.
         health: Loopback port of the keeper's health page.
@@ -60,13 +59,11 @@ def site_compose(consortium: Consortium, site: Member, port: int, health: int) -
     Returns:
         The text of compose.yaml.
     """
-    connect = supernode_command("flower-supernode", FOLDER, consortium.server, port, insecure=False)
     keep = keeper_command("rounds", FOLDER, "/data/${TABLE:?the name of the file in DATA}")
     node = {
-        **_service("site", connect),
+        **_service("site", ("rounds", "site", "node", FOLDER)),
         "healthcheck": _health_check("--alive", str(port)),
-        "environment": {"FLWR_HOME": "/tmp/flower"},
-        "volumes": [f"./{name}:{FOLDER}/{name}:ro" for name in NODE_FILES],
+        "volumes": [*(f"./{name}:{FOLDER}/{name}:ro" for name in NODE_FILES), f"./state:{FOLDER}/state"],
     }
     keeper = {
         **_service("site", keep),
@@ -124,7 +121,7 @@ _SERVER_HEAD = f"""\
 
 _SITE_HEAD = f"""\
 # The site {{name}}.
-# Start: OWNER=$(id -u):$(id -g) DATA=/srv/tables TABLE=patients.parquet docker compose up -d
+# Start: mkdir -p state && OWNER=$(id -u):$(id -g) DATA=/srv/tables TABLE=patients.parquet docker compose up -d
 {_IMAGES}
 # DATA and TABLE are the folder and the file with this site's data."""
 

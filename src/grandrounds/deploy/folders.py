@@ -336,7 +336,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> None:
     for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():
         write(make_folder(folder / "units") / name, text)
     if not folders.insecure:
-        write(folder / "compose.yaml", site_compose(consortium, site, port, port + 1))
+        write(folder / "compose.yaml", site_compose(site, port, port + 1))
     write(folder / "README.txt", site_readme(consortium, site))
 
 
