@@ -1,4 +1,4 @@
-"""Units, Compose files and scripts, looked at by the programs that read them."""
+"""Units and scripts, looked at by the programs that read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grandrounds.deploy.consortium import parse
-from grandrounds.deploy.start_files import InstallPaths, server_compose, server_units, site_compose, site_units
+from grandrounds.deploy.start_files import InstallPaths, server_units, site_units
 from tests.deploy.consortia import consortium_text, provisioned
 
 CONSORTIUM = parse(consortium_text("St. Mary Zürich", address="fl.example.org"))
@@ -53,43 +53,6 @@ def test_the_keeper_alone_has_the_data_and_no_network(written):
     assert "IPAddressDeny=any" in keeper and "TABLE" in keeper
     assert "IPAddressDeny" not in node and "TABLE" not in node
     assert "--isolation process" in node and "--superlink fl.example.org:9443" in node
-
-
-KEYS = {
-    "image", "build", "command", "user", "working_dir", "environment", "volumes", "tmpfs", "read_only", "cap_drop",
-    "security_opt", "init", "restart", "stop_grace_period", "ports", "network_mode", "depends_on",
-}  # fmt: skip
-"""Of the Compose specification, those that are used: with the kind of value that it asks for."""
-KINDS = {"image": str, "build": dict, "command": list, "user": str, "environment": dict, "volumes": list, "ports": list,
-         "read_only": bool, "init": bool, "depends_on": list, "network_mode": str, "restart": str}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "services"),
-    [(server_compose(CONSORTIUM), ["server"]), (site_compose(CONSORTIUM, SITE, 9500), ["node", "keeper"])],
-)
-def test_compose_files_are_yaml_of_known_keys(text, services):
-    yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load(text)
-    assert list(found) == ["services"] and list(found["services"]) == services
-    for service in found["services"].values():
-        assert set(service) <= KEYS
-        assert all(isinstance(service[key], kind) for key, kind in KINDS.items() if key in service)
-        assert all(isinstance(v, str) for v in service["environment"].values())
-        assert service["read_only"] and service["cap_drop"] == ["ALL"]
-        assert not service["user"].startswith("0") and "privileged" not in service
-        assert service["build"]["dockerfile_inline"].startswith("FROM python:3.11-slim\nRUN ")
-        assert "--require-hashes" in service["build"]["dockerfile_inline"]
-
-
-def test_in_containers_only_the_gateway_is_open_and_the_keeper_has_no_network_of_its_own():
-    yaml = pytest.importorskip("yaml")
-    server = yaml.safe_load(server_compose(CONSORTIUM))["services"]
-    site = yaml.safe_load(site_compose(CONSORTIUM, SITE, 9500))["services"]
-    assert server["server"]["ports"] == ["9443:9443"]
-    assert "ports" not in site["node"] and "ports" not in site["keeper"]
-    assert site["keeper"]["network_mode"] == "service:node"
-    assert not any("/data" in v for v in site["node"]["volumes"])
 
 
 def test_scripts_are_sh(tmp_path):
