@@ -33,7 +33,7 @@ from grandrounds.deploy.superlink import Link, flower_environment, superlink_pro
 from grandrounds.engine.transport import BATCH, FAILED, GONE, UNAVAILABLE, FlowerTransport
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
-from grandrounds.keeper.runtime.site import GAVE_UP, gave_up
+from grandrounds.keeper.runtime.supernode import GAVE_UP, gave_up
 from grandrounds.protocol import flower_message as flower_letters
 from grandrounds.protocol.flower_message import SMALL, NotAMessage, pack, unpack
 

@@ -69,12 +69,14 @@ def _run_task(task: Task) -> None:
         plan = None
     if not isinstance(plan, dict):
         raise BadInput("the run has no plan: submit it with `rounds server submit`", code="missing-plan")
+    from grandrounds.engine.parts import PartsTransport
     from grandrounds.engine.transport import FlowerTransport
 
     server = Path(task.server)
     grid = open_grid(task)
     try:
-        _run_at_sites(plan, server / "runs" / task.name, FlowerTransport(grid), server, task.resume)
+        transport = PartsTransport(FlowerTransport(grid), folder=server / "state")
+        _run_at_sites(plan, server / "runs" / task.name, transport, server, task.resume)
     finally:
         grid.close()
 

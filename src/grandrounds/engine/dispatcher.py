@@ -15,7 +15,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.exchange_log import log_hello, log_identified, log_received, log_sent
 from grandrounds.engine.faults import DROPPED, LATE
 from grandrounds.engine.sealing import UNREADABLE, InvalidAnswer, MessageSealer, OtherVersion
-from grandrounds.engine.transport import FAILED, Reply, Transport
+from grandrounds.engine.transport import FAILED, RECEIVING, UPLOAD, Reply, Transport
 from grandrounds.protocol.envelope import digest
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Ask
@@ -145,6 +145,10 @@ class Dispatcher:
         if reply.data is not None and not no_session:
             return False
         now = time.monotonic()
+        if reply.error == RECEIVING:  # a slow line is not given up while parts arrive; a deadline of the plan is kept
+            if request.asks[-1].deadline is None:
+                request.expires = max(request.expires, now + UPLOAD)
+            return True
         if reply.error == FAILED:
             request.failures += 1
             if request.failures > 1:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNAVAILABLE, FAILED, GONE = "unavailable", "failed", "gone"
 """Why no answer came: the node was not there just now (ask again), could not do it, or is no longer known."""
 
+RECEIVING = "receiving"
+"""No outcome: a part of a large answer has arrived, and the rest is on its way."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -61,7 +64,7 @@ BATCH = 4 * 2**20
 """Bytes of messages that are announced together."""
 
 UPLOAD = 200.0
-"""Seconds that an announced answer may take to arrive; the SuperLink itself gives an upload up after 180 s."""
+"""Seconds without a further object after which an announced answer is given up; the SuperLink itself waits 180 s for each."""
 
 _DOWNLOADS = 8
 """Answers that are downloaded or wait to be collected at a time: the server's memory does not grow with the sites."""
@@ -185,16 +188,23 @@ class _HttpInbox:
         from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
         from flwr.supercore.inflatable.inflatable_utils import (
             ObjectPullError,
+            ObjectUnavailableError,
             inflate_object_from_contents,
             pull_objects,
         )
 
         client, node, run = self._grid._runtime_client, self._grid.node, self._grid.run.run_id
-        pull, size = make_pull_object_fn_protobuf(client.PullObject, node, run), 0
+        pull, size, last = make_pull_object_fn_protobuf(client.PullObject, node, run), 0, time.monotonic()
 
         def pull_counted(part: str) -> bytes:
-            nonlocal size
-            data = pull(part)
+            nonlocal size, last
+            try:
+                data = pull(part)
+            except ObjectUnavailableError:
+                if time.monotonic() - last > UPLOAD:
+                    raise ObjectPullError(part, "no object arrived for too long") from None
+                raise
+            last = time.monotonic()
             size += len(data)
             if size > self._largest:
                 raise _TooLarge
@@ -202,7 +212,9 @@ class _HttpInbox:
 
         parts = [branch.object_id for branch in iterate_object_tree(tree)]
         try:
-            contents = pull_objects(parts, pull_counted, max_time=UPLOAD, initial_backoff=0.05, backoff_cap=1.0)
+            contents = pull_objects(
+                parts, pull_counted, max_time=None, max_tries_per_object=None, initial_backoff=0.05, backoff_cap=1.0
+            )
         except _TooLarge:
             return Reply(ticket, None, FAILED)
         except ObjectPullError:

@@ -15,10 +15,14 @@ from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.network.route import describe, exempt_loopback, read_route
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.keeper.runtime.log import SiteLog
+from grandrounds.keeper.runtime.outgoing import OutgoingAnswers
 from grandrounds.keeper.runtime.supernode import ConnectionStatus, SuperNode
 from grandrounds.keeper.runtime.worker import Supervisor
 
 Say = Callable[[str], None]
+
+OBJECT_SIZE = ("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", str(2**20))
+"""Flower's setting for the bytes of one request: a line that is cut repeats two of them, and 5 MiB would be the default."""
 
 
 class Site:
@@ -59,8 +63,10 @@ class Site:
                 node.start()
                 threading.Thread(target=node.tend, args=(stop,), daemon=True, name="node").start()
             secret = runtime_secret(self.folder.path / "keys" / "runtime.secret")
+            os.environ.setdefault(*OBJECT_SIZE)
+            answers = OutgoingAnswers(self.folder.state / "outgoing", self.log.handle)
             serve(
-                self.log.handle,
+                answers.handle,
                 address=f"127.0.0.1:{self.port}",
                 secret=secret,
                 stop=stop,
