@@ -112,7 +112,8 @@ class Dispatcher:
             if reply.ticket in self._hellos:
                 self._identify(reply)
             elif reply.ticket in waiting:
-                log_received(waiting[reply.ticket], reply.data, reply.error)
+                if reply.error != RECEIVING:
+                    log_received(waiting[reply.ticket], reply.data, reply.error)
                 if not self._retry(waiting[reply.ticket], reply):
                     replies.append((waiting[reply.ticket], reply))
         return replies

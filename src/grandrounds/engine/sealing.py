@@ -73,6 +73,7 @@ class MessageSealer:
     versions: dict[str, str] = field(default_factory=dict)
     _key: EphemeralKey = field(default_factory=EphemeralKey, repr=False)
     _sessions: dict[str, Session] = field(default_factory=dict, repr=False)
+    _former: dict[tuple[str, str], Session] = field(default_factory=dict, repr=False)  # by site and id: of answers under way
 
     def seal_asks(self, asks: Sequence[Ask], site: str, layout: ParameterLayout | None) -> bytes:
         """Seal Asks for one site, as one message. The site has answered a `hello` before."""
@@ -108,6 +109,8 @@ class MessageSealer:
             raise _read_refusal(envelope, site)
         session = self._sessions.get(site)
         if session is None or session.id != envelope.session:
+            session = self._former.get((site, envelope.session))
+        if session is None:
             raise InvalidAnswer(FOREIGN)
         try:
             bodies = unbundle(session.decrypt(envelope))
@@ -140,7 +143,11 @@ class MessageSealer:
         if answer.error:
             raise InvalidAnswer(refusal_reason(answer.error))
         handshake = Handshake(self.identity.public, self.keys[name], hello, data)
-        self._sessions[name] = handshake.server_session(self._key, str(answer.values.get(KEY, "")))
+        session = handshake.server_session(self._key, str(answer.values.get(KEY, "")))
+        if (before := self._sessions.get(name)) is not None:  # a large answer may still be on its way in parts
+            others = {key: one for key, one in self._former.items() if key[0] != name}
+            self._former = {**others, (name, before.id): before}
+        self._sessions[name] = session
         return name
 
     def needs_hello(self, data: bytes, site: str, request_digest: str) -> bool:
