@@ -40,5 +40,5 @@ def provisioned(folder: Path, *sites: str, insecure: bool = False, make_keys: bo
     """A consortium under `folder`, whose sites take part at once: their keys are made here."""
     source = folder / "consortium.toml"
     source.write_text(consortium_text(*sites, **more))  # type: ignore[arg-type]
-    provision(source, folder / "out", insecure=insecure, make_keys=make_keys)
+    provision(source, folder / "out", insecure=insecure, make_keys=make_keys, policy="research")
     return Folders(folder / "out")

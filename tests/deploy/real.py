@@ -147,7 +147,7 @@ class Real:
 
     def provision(self) -> None:
         """Folders with keys, made here: the sites take part at once."""
-        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--make-keys")
+        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--make-keys", "--policy", "research")
 
     def _settle(self, folder: Path, dialled: int) -> None:
         """Ports that are free here, and a policy that leaves answers as they are."""

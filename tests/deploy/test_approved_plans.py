@@ -43,7 +43,7 @@ def provisioned(tmp_path_factory) -> Path:
     }
     (folder / "consortium.toml").write_text(dumps(said))
     (folder / "study.toml").write_text(EXPERIMENT)
-    provision(folder / "consortium.toml", folder / "out", make_keys=True)
+    provision(folder / "consortium.toml", folder / "out", make_keys=True, policy="research")
     return folder
 
 

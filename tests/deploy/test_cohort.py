@@ -51,7 +51,7 @@ def place(tmp_path_factory) -> Path:
     text = consortium_text(*SITES, data='[data]\ncohort = "cohort.toml"\n[data.columns.glucose]\nrange = [20, 900]\n')
     (folder / "consortium.toml").write_text(text)
     (folder / "e.toml").write_text(EXPERIMENT)
-    provision(folder / "consortium.toml", folder / "out", insecure=True, make_keys=True)
+    provision(folder / "consortium.toml", folder / "out", insecure=True, make_keys=True, policy="research")
     return folder
 
 
@@ -169,7 +169,7 @@ def test_a_server_reads_the_signed_copy_of_the_cohort(place, tmp_path):
     text = (place / "consortium.toml").read_text().replace("cohort.toml", str(tmp_path / "cohort.toml"))
     (tmp_path / "consortium.toml").write_text(text)
     (tmp_path / "cohort.toml").write_text(COHORT)
-    provision(tmp_path / "consortium.toml", tmp_path / "out", make_keys=True)
+    provision(tmp_path / "consortium.toml", tmp_path / "out", make_keys=True, policy="research")
     agreed = Folders(tmp_path / "out").consortium().data["cohort"]
     _changed_cohort(tmp_path)
     assert Folders(tmp_path / "out").consortium().data["cohort"] == agreed

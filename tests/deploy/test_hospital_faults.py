@@ -156,7 +156,7 @@ class Plain(Real):
     def __post_init__(self) -> None:
         super().__post_init__()
         shutil.rmtree(self.out)
-        flags = ("--make-keys", "--insecure-loopback")
+        flags = ("--make-keys", "--insecure-loopback", "--policy", "research")
         rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), *flags)
         self.link = Link.from_folder(self.out, insecure=True)
         self.port = self.link.port

@@ -50,7 +50,7 @@ def here(tmp_path_factory) -> Path:
     }
     (folder / "consortium.toml").write_text(dumps(said))
     (folder / "study.toml").write_text(EXPERIMENT)
-    provision(folder / "consortium.toml", folder / "out", make_keys=True)
+    provision(folder / "consortium.toml", folder / "out", make_keys=True, policy="research")
     conduct(folder, "study", deployed_plan(folder / "study.toml", []))
     conduct(folder, "never", deployed_plan(folder / "study.toml", ['split.without=["c"]']))
     return folder

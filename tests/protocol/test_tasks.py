@@ -9,7 +9,8 @@ from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
 from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
 from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, describe_policy, is_private
+from grandrounds.keeper.policy.describe import describe_policy
+from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, is_private
 from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.privacy.secagg.terms import STEPS
 from grandrounds.protocol.messages import Answers, Ask, AskId

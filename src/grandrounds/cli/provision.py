@@ -82,6 +82,14 @@ def make(
         ),
     ] = None,
     make_keys: MakeKeys = False,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEMPLATE",
+            help="Policy of each new site: strict, standard or research. Without it the command asks on a terminal, and else "
+            "takes strict. Each hospital may change its policy.toml.",
+        ),
+    ] = None,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="No TLS: for a trial on one machine, at 127.0.0.1.")
     ] = False,
@@ -95,6 +103,7 @@ def make(
     from grandrounds.deploy.folders import Folders
     from grandrounds.deploy.provision import add_sites, provision
     from grandrounds.deploy.seal import read_passphrases, seal_sites
+    from grandrounds.keeper.policy.templates import RESEARCH, TEMPLATES
 
     if site and insecure_loopback:
         raise BadInput(
@@ -103,10 +112,11 @@ def make(
         )
     if seal is not None:
         read_passphrases(seal, site or None, source)  # refused before anything is written
+    template = _choose_policy(policy)
     if site:
-        consortium = add_sites(source, out, site, make_keys=make_keys)
+        consortium = add_sites(source, out, site, make_keys=make_keys, policy=template)
     else:
-        consortium = provision(source, out, insecure=insecure_loopback, make_keys=make_keys)
+        consortium = provision(source, out, insecure=insecure_loopback, make_keys=make_keys, policy=template)
     folders = Folders(out)
     names = site or [s.name for s in consortium.sites]
     for name in names:
@@ -128,9 +138,13 @@ def make(
         show_next_steps(folders, names)
     if site and make_keys:
         echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
+    if policy is None:
+        echo(f"policy of each {'new ' if site else ''}site: {template}, {TEMPLATES[template]}; --policy chooses another")
     count = sum(folders.node_key(s.name).exists() or folders.is_invited(s.name) for s in consortium.sites)
     if count < MIN_SECURE_SITES:
         echo(f"note: secure aggregation (privacy.secure) needs {MIN_SECURE_SITES} sites, and there are {count}")
+        if template != RESEARCH:
+            echo(f"note: policy '{template}' requires it, so these sites answer no run: add a site, or use --policy research")
     if insecure_loopback:
         echo("note: nothing here is encrypted; use it on this machine only")
 
@@ -145,6 +159,23 @@ def show_next_steps(folders: Folders, names: Sequence[str]) -> None:
     echo(f"hand each site its folder by {ends:%Y-%m-%d}, when the invitation ends; it runs: rounds site join FOLDER")
     echo(f"for each request.json that comes back: rounds provision approve {folders.out} request.json")
     echo(f"the server's key, to read out by telephone: {fingerprint(load_public(folders.server / 'server.pub'))}")
+
+
+def _choose_policy(named: str | None) -> str:
+    """Return the template of the sites' policies: the named one, or the answer on a terminal, or strict.
+
+    Raises:
+        BadInput: There is no such template.
+    """
+    from grandrounds.keeper.policy.templates import STRICT, TEMPLATES, policy_template
+
+    if named is None and sys.stdin.isatty():
+        for name, line in TEMPLATES.items():
+            echo(f"{name}: {line}")
+        named = typer.prompt("policy of each site", default=STRICT)
+    template = named or STRICT
+    policy_template(template)  # refused before anything is written
+    return template
 
 
 @app.command()

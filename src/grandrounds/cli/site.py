@@ -196,21 +196,33 @@ def schema_(
 
 @app.command()
 def policy(
-    file: Annotated[Path, typer.Argument(metavar="POLICY", help="policy.toml of the site's folder.")],
+    file: Annotated[Path | None, typer.Argument(metavar="POLICY", help="policy.toml of the site's folder.")] = None,
     plan: Annotated[
         Path | None, typer.Option(help="A plan from `rounds plan`: list the parts that the policy refuses.")
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Print a template of policy.toml instead: strict, standard or research."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the meaning of a site's policy, and the parts of a plan that it would refuse.
+    """Print the meaning of a site's policy, and the parts of a plan that it would refuse with what to change.
 
-    The digest of the plan is printed: list it under runs.plans to approve this plan and no other.
+    The digest of the plan is printed; `rounds site approve` adds it to policy.toml.
     Exit code 0: nothing is refused. 1: a part of the plan is refused.
 
-    Example: `rounds site policy policy.toml --plan plan.json`
+    Examples: `rounds site policy policy.toml --plan plan.json`; `rounds site policy --template strict`
     """
-    from grandrounds.keeper.policy.rules import MEANS, Policy, describe_policy, foresee_ratio, plan_digest
+    from grandrounds.core.errors import BadInput
+    from grandrounds.keeper.policy.describe import describe_policy, explain_refusal, foresee_ratio
+    from grandrounds.keeper.policy.rules import Policy, plan_digest
+    from grandrounds.keeper.policy.templates import policy_template
 
+    if (file is None) == (template is None) or (template is not None and plan is not None):
+        raise BadInput("give either POLICY, a site's policy.toml, or --template NAME", code="conflicting-options")
+    if file is None:
+        echo(policy_template(str(template)), nl=False)
+        return
     site_policy = Policy.load(file)
     sentences = describe_policy(site_policy)
     if plan is None:
@@ -226,10 +238,62 @@ def policy(
     else:
         lines = [*sentences, f"plan {plan_values.get('name')}, digest {digest}"]
         lines += [sentence] if (sentence := foresee_ratio(site_policy, plan_values)) else []
-        lines += [f"refused: {task}{f' ({reports})' if reports else ''}: {MEANS[code]}" for code, task, reports in no]
+        for code, task, reports in no:
+            why = explain_refusal(site_policy, plan_values, code, task, reports)
+            lines.append(f"refused: {task}{f' ({reports})' if reports else ''}: {why}")
         echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
     if no:
         raise typer.Exit(UNFIT)
+
+
+@app.command()
+def approve(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
+    plan: Annotated[Path, typer.Argument(metavar="plan.json", help="The plan, from `rounds server submit --plan plan.json`.")],
+    by: Annotated[str, typer.Option(metavar="PERSON", help="The person who approves, for the comment in policy.toml.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a question: a person has read what leaves.")] = False,
+) -> None:
+    """Approve a plan: check it against the policy, show what would leave, and add its digest to policy.toml.
+
+    A running site reads the changed file before its next answer; it needs no restart. To withdraw an approval, delete the line
+    with the digest from policy.toml.
+    Exit code 1: the policy refuses a part of the plan, or the answer was no. Nothing was approved then.
+
+    Example: `rounds site approve hospital plan.json --by "A. Smith"`
+    """
+    from grandrounds.core.errors import BadInput
+    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.keeper.policy.approval import Review
+    from grandrounds.keeper.policy.approval import approve as add_digest
+    from grandrounds.keeper.policy.rules import cohort_digest
+
+    site, plan_values = SiteFolder(folder), _read_plan(plan)
+    policy, cohort = site.policy(), site.cohort()
+    review = Review.of(policy, plan_values)
+    for line in review.lines(policy):
+        echo(line)
+    refusals = list(review.refusals)
+    if cohort_digest(plan_values) != ("" if cohort is None else cohort.digest()):
+        refusals.append("open: the plan has another cohort than this folder: accept the operator's folder (rounds site accept)")
+    for line in refusals:
+        echo(f"refused: {line}")
+    if refusals:
+        echo("nothing was approved")
+        raise typer.Exit(UNFIT)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise BadInput(
+                "the approval needs a person: let the one who approves the use of data read the lines above, then add --yes",
+                code="unconfirmed-plan",
+            )
+        if not typer.confirm("Does this hospital approve this plan?"):
+            echo("nothing was approved")
+            raise typer.Exit(UNFIT)
+    file = folder / "policy.toml"
+    added = add_digest(file, plan_values, by=by)
+    echo(f"{file}: {'approved' if added else 'this plan was approved before'}; a running site needs no restart")
+    if added and not policy.runs.plans and policy.approves_plan(plan_values):
+        echo("note: so far any plan was opened; from now on only those in runs.plans are")
 
 
 def _read_plan(path: Path) -> dict[str, object]:

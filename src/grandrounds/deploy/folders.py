@@ -35,7 +35,7 @@ from grandrounds.deploy.start_files import (
     site_units,
 )
 from grandrounds.keeper.network.route import LOOPBACK
-from grandrounds.keeper.policy.rules import default_policy
+from grandrounds.keeper.policy.templates import STRICT, policy_template
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers
@@ -321,8 +321,8 @@ _SITE_HEAD = """\
 # You may change the ports and limits."""
 
 
-def make_site(folders: Folders, consortium: Consortium, site: Member) -> None:
-    """Create the folder of one site, without keys.
+def make_site(folders: Folders, consortium: Consortium, site: Member, *, policy: str = STRICT) -> None:
+    """Create the folder of one site, without keys. `policy` is the template of its policy.toml.
 
     It is handed over (`hand_over_sites`) once all sites of the same operation have a folder.
     """
@@ -330,7 +330,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> None:
     settings = _site_settings(consortium, site, insecure=folders.insecure)
     port = NODE_PORT + 2 * consortium.sites.index(site)
     write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
-    write(folder / "policy.toml", default_policy())
+    write(folder / "policy.toml", policy_template(policy))
     write_agreement(folder, consortium)
     write(folder / "start.sh", site_script(), mode=SCRIPT)
     for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():

@@ -27,9 +27,12 @@ from grandrounds.deploy.folders import (
 )
 from grandrounds.deploy.invitations import Invitation
 from grandrounds.deploy.pki import IssuedCertificate
+from grandrounds.keeper.policy.templates import STRICT
 
 
-def provision(source: Path, out: Path, *, insecure: bool = False, make_keys: bool = False) -> Consortium:
+def provision(
+    source: Path, out: Path, *, insecure: bool = False, make_keys: bool = False, policy: str = STRICT
+) -> Consortium:
     """Create everything for a new consortium, except the sites' keys: each site is invited to make its own.
 
     Args:
@@ -37,6 +40,7 @@ def provision(source: Path, out: Path, *, insecure: bool = False, make_keys: boo
         out: The folder to write, which must not exist or must be empty.
         insecure: Without TLS, for one machine.
         make_keys: Make the sites' private keys here, for tests and demonstrations.
+        policy: Template of each site's policy.toml: strict, standard or research.
 
     Returns:
         The consortium.
@@ -60,7 +64,7 @@ def provision(source: Path, out: Path, *, insecure: bool = False, make_keys: boo
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
         for site in consortium.sites:
-            make_site(folders, consortium, site)
+            make_site(folders, consortium, site, policy=policy)
         admitted = _admit(folders, consortium, consortium.sites, make_keys=make_keys)
         hand_over_sites(folders, consortium.name)
         operators = {} if insecure else {FIRST_OPERATOR: make_operator(folders, consortium, FIRST_OPERATOR)}
@@ -71,7 +75,9 @@ def provision(source: Path, out: Path, *, insecure: bool = False, make_keys: boo
     return consortium
 
 
-def add_sites(source: Path, out: Path, names: Sequence[str], *, make_keys: bool = False) -> Consortium:
+def add_sites(
+    source: Path, out: Path, names: Sequence[str], *, make_keys: bool = False, policy: str = STRICT
+) -> Consortium:
     """Add sites that are new in consortium.toml, or that had withdrawn; other sites' keys do not change.
 
     Args:
@@ -79,6 +85,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str], *, make_keys: bool 
         out: The provisioned folder.
         names: The sites to add.
         make_keys: Make their private keys here, for tests and demonstrations; without it they are invited.
+        policy: Template of their policy.toml.
 
     Returns:
         The consortium.
@@ -104,7 +111,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str], *, make_keys: bool 
     write(folders.consortium_file, read(source))
     for site in new:
         shutil.rmtree(folders.site(site.name), ignore_errors=True)  # that of a site that withdrew
-        make_site(folders, consortium, site)
+        make_site(folders, consortium, site, policy=policy)
     admitted = _admit(folders, consortium, new, make_keys=make_keys)
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)

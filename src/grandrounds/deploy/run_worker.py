@@ -183,6 +183,9 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     if "scan" in requested:
         nowhere["scan"] = ScanOptions().to_dict(whole=True)
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
+    if requested["encoding"] == "public" and isinstance(agreement, schema.DataSchema):  # sites are asked for none of these
+        data["ranges"] = {**agreement.ranges(), **requested["ranges"]}
+        data["levels"] = {**agreement.levels(), **data["levels"]}
     if data["pictures"] and requested["masks"] == STROKES:  # computed at each site
         data["masks"] = STROKES
     if len(agreement.classes) == 2:  # an ambiguous event is refused here

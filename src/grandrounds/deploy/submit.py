@@ -137,12 +137,17 @@ def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any
         BadInput: The experiment does not fit hospitals, or the agreed data.
     """
     from grandrounds.core.plan_types import Plan
+    from grandrounds.data.public import make_public_encoding
     from grandrounds.deploy.run_worker import plan_at_sites
+    from grandrounds.methods import method_class
     from grandrounds.runs.deployment import empty, refuse_unfit
 
     plan = Plan(plan_at_sites(deployed_plan(path, settings), agreed))
     refuse_unfit(plan)
-    empty(plan)  # a model that does not fit the agreed data is refused here
+    columns = empty(plan)  # a model that does not fit the agreed data is refused here
+    method = method_class(plan.method.name)
+    if plan.data.encoding == "public" and method.evaluates and not method.keeps_encoding:
+        make_public_encoding(plan, columns)  # a column without a range or levels is refused here
     return plan.plain()
 
 

@@ -148,8 +148,8 @@ class AccessControl:
         Returns:
             The account.
         """
-        p = self.policy.privacy
-        if p.require and self.split is not None and not check_own_split(self.split, host.stack):
+        p, require = self.policy.privacy, self.policy.requires_privacy(plan)
+        if require and self.split is not None and not check_own_split(self.split, host.stack):
             raise Refusal(codes.OTHER_SPLIT)
         privacy = plan["privacy"]
         noise = declared_noise(
@@ -159,9 +159,9 @@ class AccessControl:
             noise=privacy["noise"],
         )
         terms = Terms(
-            withheld_splits=self.policy.withheld_splits,
-            unprotected=("test",) if p.require else (),
-            own_split=p.require and self.split is not None,
+            withheld_splits=self.policy.withheld_splits(plan),
+            unprotected=("test",) if require else (),
+            own_split=require and self.split is not None,
             honest=p.honest or None,
             trust_server=p.trust_server,
             declared=noise if p.trust_server else None,
@@ -201,8 +201,8 @@ class AccessControl:
         questions.check(ask)
         if ask.task == STATISTIC:
             self._count_numbers(ask, questions, rows=rows, columns=columns)
-        p = self.policy.privacy
-        paid = account.pay(ask, self.budget, required=p.require, each_run=p.run_epsilon, lost=lost)
+        required, each_run = self.policy.requires_privacy(plan), self.policy.privacy.run_epsilon
+        paid = account.pay(ask, self.budget, required=required, each_run=each_run, lost=lost)
         if paid.code:
             _log.warning("%s would tell: %s", ask.id, "; ".join(describe(paid.events)))
         self._check(paid.code)

@@ -58,6 +58,9 @@ FEW_NEW_PATIENTS = "few-new-patients"
 FEW_CHANGED_ROWS = "few-changed-rows"
 """The rows differ from those that method 'quality' counted earlier by so few that the two counts would disclose them."""
 
+POLICY = "policy-unreadable"
+"""The site's policy.toml was changed and cannot be read; nothing is answered until it is corrected."""
+
 BUDGET = "budget-spent"
 """The site budget does not cover it."""
 

@@ -23,6 +23,7 @@ from grandrounds.data.readers import table_format
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import FILE as REJECTED_PEERS
 from grandrounds.keeper.access import AccessControl, RejectedPeers
+from grandrounds.keeper.policy.live import PolicyFile
 from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity
@@ -113,9 +114,9 @@ class SiteFolder:
         file = self.path / PEERS
         return Peers.load(file) if file.exists() else None
 
-    def accepted_peers(self) -> Mapping[str, bytes] | None:
+    def accepted_peers(self, policy: Policy | None = None) -> Mapping[str, bytes] | None:
         """Return the keys of sites accepted in secure sums; None if the policy trusts the server's list."""
-        if self.policy().secure.peers == TOLD:
+        if (policy or self.policy()).secure.peers == TOLD:
             return None
         peers = self.peers()
         if peers is None:
@@ -134,9 +135,9 @@ class SiteFolder:
     def policy(self) -> Policy:
         return Policy.load(self.path / "policy.toml")
 
-    def budget(self) -> SiteBudget:
+    def budget(self, policy: Policy | None = None) -> SiteBudget:
         """Open the site budget."""
-        p = self.policy().privacy
+        p = (policy or self.policy()).privacy
         return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
     def rows(
@@ -209,18 +210,16 @@ class SiteFolder:
         return table_format(DataSettings({**asdict(Format()), **section}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
-        """Create the keeper of this site's data."""
-        schema = self.schema()
-        access = AccessControl(
-            self.policy(),
-            self.budget(),
-            split=self.state / "split",
-            classes=() if schema is None else schema.classes,
-            cohort=schema.cohort.digest() if isinstance(schema, DataSchema) and schema.cohort is not None else "",
-            peers=self.accepted_peers(),
-            rejected_peers=RejectedPeers(self.state / REJECTED_PEERS),
-        )
-        rows = self.rows(data, query=query)
+        """Create the keeper of this site's data. It reads policy.toml anew when the file changes."""
+        file = PolicyFile(self.path / "policy.toml")
+        rows, access = self.rows(data, query=query), self._access(file.policy)
+
+        def renew(current: Policy) -> AccessControl | None:
+            policy = file.read()
+            if policy == current:
+                return None
+            return replace(access, policy=policy, budget=self.budget(policy), peers=self.accepted_peers(policy))
+
         return Keeper(
             SiteIdentity(self.name, self.identity(), Secret.own()),
             server=load_public(self.path / "server.pub"),
@@ -229,4 +228,18 @@ class SiteFolder:
             access=access,
             device=device,
             new=self.new_patients(),
+            renew=renew,
+        )
+
+    def _access(self, policy: Policy) -> AccessControl:
+        """Create the access control of this site under a policy."""
+        schema = self.schema()
+        return AccessControl(
+            policy,
+            self.budget(policy),
+            split=self.state / "split",
+            classes=() if schema is None else schema.classes,
+            cohort=schema.cohort.digest() if isinstance(schema, DataSchema) and schema.cohort is not None else "",
+            peers=self.accepted_peers(policy),
+            rejected_peers=RejectedPeers(self.state / REJECTED_PEERS),
         )

@@ -440,6 +440,16 @@ class DataSchema:
             stated |= {"task": self.task, "duration": self.duration}
         return {**parts, **stated, "missing": list(self.missing), "kinds": self.kinds()}
 
+    def ranges(self) -> dict[str, list[float]]:
+        """The agreed ranges of numbers, for an encoding that asks sites for none; those of a binary follow from its values."""
+        ranges = {c.name: sorted(map(float, c.values)) for c in self.columns if c.kind == "binary" and c.numeric}
+        return ranges | {c.name: list(c.range) for c in self.columns if c.range is not None}
+
+    def levels(self) -> dict[str, list[str]]:
+        """The agreed values of categories and classes of the label, for an encoding that asks sites for none."""
+        classes = {self.label: list(self.classes)} if self.classes else {}
+        return {c.name: list(c.values) for c in self.columns if c.plan_kind == "categorical" and c.values} | classes
+
     def select_columns(self, table: Table) -> Table:
         """Select the agreed columns of a table, in the agreed order."""
         return Table({name: table.column(name) for name in self.names}, table.source, table.origin, table.reading)

@@ -11,7 +11,7 @@ from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.objective import dp_sgd_refusals
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
-from grandrounds.methods import is_variant_of, method_class, regularizer_class
+from grandrounds.methods import METHODS, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedavg import FedAvg
@@ -28,6 +28,26 @@ _STEPS = ("none", "proximal", "scaffold", "anchor", "permuted_anchor", "anchored
 
 _UPDATES = ("none", "proximal", "moon", "anchor", "permuted_anchor")
 """Local regularizers with which a site discloses its update only."""
+
+
+_WITHOUT_NOISE = ("xfed", "fedbn")
+"""Averaging methods without differential privacy: heat maps of single sites, and statistics of BatchNorm layers."""
+
+
+def has_accounting(name: str) -> bool:
+    """Check whether a built-in method can be run with differential privacy.
+
+    Args:
+        name: The name of a method.
+
+    Returns:
+        True for averaging methods and those with noise of their own, such as 'veil' and 'private-gam'; False for exact
+        methods ('glm', 'cox', 'table1', ...), for methods that need single models without noise, and for unknown names.
+    """
+    kind = METHODS.get(name)
+    if kind is None or name in _WITHOUT_NOISE:
+        return False
+    return kind.spends is not Method.spends or kind.round is FedAvg.round or name == "local"
 
 
 def under_budget(plan: Plan) -> bool:

@@ -18,7 +18,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.policy.rules import METHOD, OWN_CODE, Policy, is_plan
 from grandrounds.keeper.store import Facts
 from grandrounds.methods import is_exact, is_variant_of, method_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
@@ -254,18 +254,18 @@ def refused_requests(policy: Policy, plan: PlanValues) -> list[tuple[str, str, s
         plan: The plan.
 
     Returns:
-        (code, task, reports), each once; only `open` if the run itself is refused.
+        (code, task, reports), each once: first the codes with which `open` is refused, then others of single requests.
     """
-    refusals: dict[tuple[str, str, str], None] = {}
-    first = policy.refuses(Ask(tasks.OPEN), plan)
-    if first:
-        return [(first, tasks.OPEN, "")]
+    opening = policy.refusals(Ask(tasks.OPEN), plan)
+    refusals: dict[tuple[str, str, str], None] = {(code, tasks.OPEN, ""): None for code in opening}
+    if not is_plan(plan) or {METHOD, OWN_CODE} & set(opening):  # code that a plan names is not imported
+        return list(refusals)
     for ask in expected_asks(plan):
-        code = policy.refuses(ask, plan)
-        if not code:
-            continue
-        alone = [r for r in ask.report if policy.refuses(_only(ask, r), plan) == code]
-        refusals[(code, ask.task, "" if len(alone) == len(ask.report) else ", ".join(alone))] = None
+        for code in policy.refusals(ask, plan):
+            if code in opening:
+                continue
+            alone = [r for r in ask.report if code in policy.refusals(_only(ask, r), plan)]
+            refusals[(code, ask.task, "" if len(alone) == len(ask.report) else ", ".join(alone))] = None
     return list(refusals)
 
 

@@ -18,54 +18,47 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
-from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path, unlisted
-from grandrounds.keeper.policy.file import DEFAULT, parse_objectives, parse_section
-from grandrounds.keeper.policy.small_cells import without_small_cells
+from grandrounds.experiment.checks.privacy import has_accounting
+from grandrounds.keeper.policy.file import parse_objectives, parse_section
+from grandrounds.keeper.policy.small_cells import without_figures, without_small_cells
 from grandrounds.methods import METHODS
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.protocol.messages import USE_PERSONAL, Ask, Payload
-from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
-from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
+from grandrounds.protocol.task_spec import FIGURE, MODEL, REASONS, SUMMARY, WORDS, TaskSpec
+from grandrounds.protocol.tasks import CLOSE, EVALUATE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
 HOURS, OWN_CODE, NUMBERS, DAYS = "outside-hours", "own-code-not-allowed", "too-many-numbers", "days-not-allowed"
-CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_CODE, NUMBERS, DAYS)
+METHOD = "method-not-allowed"
+CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, METHOD, ROUNDS, HOURS, OWN_CODE, NUMBERS, DAYS)
 """All codes that a policy refuses with."""
-
-MEANS = {
-    TASK: "the policy does not allow this task",
-    REPORT: "the policy does not allow these reports",
-    SECURE: "only secure sums may leave (privacy.secure = true in the plan)",
-    PRIVACY: "differential privacy is required: privacy.epsilon with a mechanism, data.encoding = 'public'",
-    EPSILON: "the plan's epsilon exceeds the limit of one run (privacy.run_epsilon)",
-    CELLS: "too few patients",
-    RUN: "the run, its plan or its cohort is not approved (runs.allow, runs.plans, runs.cohorts)",
-    ROUNDS: "more rounds than allowed (runs.rounds)",
-    HOURS: "outside the working hours (runs.hours)",
-    NUMBERS: "an exact method would send more numbers, relative to the numbers held, than exact.most_ratio allows",
-    DAYS: "sums by the day of an event disclose single patients, and exact.days is false",
-    OWN_CODE: "the plan names code that this site does not import (a local objective must be listed under [objectives])",
-}
-"""Explanation of each code, for the site's staff."""
 
 ALL, ANY = "all", "any"
 LISTED, TOLD = "listed", "told"
 """Source of the list of peers: the site's own file, or the server."""
 
+DIGEST = "digest"
+"""Value of `runs.approve`: no plan is opened whose digest is not listed."""
+
 DP_SGD, CLIENT = "dp-sgd", "client"
 _ALWAYS = (HELLO, CLOSE)
-_COLUMNS = 20  # inputs of the table for which `foresee_ratio` counts
 _SPARE = 1  # rounds after the last one, in which a run is closed
 
+_FIGURES = (EVALUATE, "figures")
+"""Report with a site's own metrics, which every evaluation asks for: it is sent empty where metrics may not leave."""
+
 Listed = str | tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Runs:
     """Runs that may be opened."""
 
     allow: Listed = ANY
+    methods: Listed = ALL
+    approve: str = ANY
     plans: tuple[str, ...] = ()
     cohorts: tuple[str, ...] = ()
     rounds: int = 1000
@@ -88,6 +81,7 @@ class Reports:
     allow: Listed = ALL
     deny: tuple[str, ...] = ()
     summary: bool = True
+    metrics: bool = True
     notes: bool = False
 
 
@@ -114,6 +108,7 @@ class Privacy:
     """Requirements of differential privacy."""
 
     require: bool = False
+    exempt: tuple[str, ...] = ()
     epsilon: float = 10.0
     delta: float = 1e-5
     run_epsilon: float = 10.0
@@ -199,15 +194,24 @@ class Policy:
         _check(policy, where)
         return policy
 
-    @property
-    def withheld_splits(self) -> tuple[str, ...]:
-        """Splits about which a host reports nothing in an evaluation, whatever the plan says."""
-        return ("train", "val") if self.privacy.require else ()
+    def requires_privacy(self, plan: PlanValues | None) -> bool:
+        """Check whether a plan needs differential privacy here: `privacy.require`, unless its method is exempt."""
+        return self.privacy.require and (plan is None or method_name(plan) not in self.privacy.exempt)
+
+    def withheld_splits(self, plan: PlanValues) -> tuple[str, ...]:
+        """Return the splits about which a host reports nothing in an evaluation, whatever the plan says."""
+        return ("train", "val") if self.requires_privacy(plan) else ()
 
     def refuses(
         self, ask: Ask, plan: PlanValues | None, *, rows: int | None = None, now: datetime | None = None
     ) -> str:
-        """Return the code with which an Ask is refused; empty if it is allowed.
+        """Return the code with which an Ask is refused, the first of `refusals`; empty if it is allowed."""
+        return next(iter(self.refusals(ask, plan, rows=rows, now=now)), "")
+
+    def refusals(
+        self, ask: Ask, plan: PlanValues | None, *, rows: int | None = None, now: datetime | None = None
+    ) -> tuple[str, ...]:
+        """Return the codes of all rules that refuse an Ask; none if it is allowed.
 
         Args:
             ask: The Ask.
@@ -216,35 +220,37 @@ class Policy:
             now: Time of day; the current time by default.
 
         Returns:
-            The code.
+            The codes, each once.
         """
         if ask.task in _ALWAYS:
-            return ""
-        if plan is not None and not _is_plan(plan):
-            return RUN
+            return ()
+        if plan is not None and not is_plan(plan):
+            return (RUN,)
         withheld = tuple(r for r in ask.withheld if r in ask.report)
         refused = (
             (TASK, not self.allows_task(ask.task)),
             (HOURS, not self._in_hours(now or datetime.now())),
             (ROUNDS, ask.round > self.runs.rounds + _SPARE),
             (RUN, plan is not None and not self._approves(plan, "" if ask.id is None else ask.id.run)),
+            (METHOD, plan is not None and not self.allows_method(plan)),
             (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
             (DAYS, plan is not None and not self.exact.days and _counts_days(plan)),
-            (CELLS, plan is not None and _smallest_cell(plan) < self.exact.least),
-            (CELLS, plan is not None and _smallest_in_the_clear(plan) < self.cells.smallest),
+            (CELLS, plan is not None and smallest_cell(plan) < self.exact.least),
+            (CELLS, plan is not None and smallest_in_the_clear(plan) < self.cells.smallest),
             (EPSILON, plan is not None and self.over_budget(plan)),
             (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
             (OWN_CODE, _own_code(ask, plan) or self._refuses_objective(ask, plan)),
             (REPORT, any(not self.allows_report(ask.task, r) for r in ask.report)),
+            (REPORT, not _has_noise(ask, plan) and any(self.needs_noise(ask.task, r) for r in ask.report if r not in withheld)),
             (SECURE, any(self.needs_secure_sum(ask.task, r) for r in ask.report if r not in withheld)),
             (CELLS, spec_of(ask.task).is_learning and rows is not None and rows < self.cells.fewest_rows),
-            (PRIVACY, self.privacy.require and ask.task != OPEN and not is_private(ask, plan)),
+            (PRIVACY, self.requires_privacy(plan) and ask.task != OPEN and not is_private(ask, plan)),
         )
-        return next((code for code, no in refused if no), "")
+        return tuple(dict.fromkeys(code for code, no in refused if no))
 
     def trim(self, ask: Ask, values: Payload, *, rows: Mapping[str, int] | None = None) -> Payload:
-        """Return an answer as it may leave: without counts of fewer patients than allowed, and without notes if they are
-        not allowed.
+        """Return an answer as it may leave: without counts of fewer patients than allowed, and with empty notes and metrics
+        if they are not allowed.
 
         Args:
             ask: The Ask.
@@ -255,7 +261,11 @@ class Policy:
             The answer.
         """
         trimmed = without_small_cells(ask.task, values, self.cells.smallest, rows)
-        return trimmed if self.reports.notes or "notes" not in trimmed else {**trimmed, "notes": "[]"}
+        if not self.reports.notes and "notes" in trimmed:
+            trimmed = {**trimmed, "notes": "[]"}
+        if not self.reports.metrics and ask.task == _FIGURES[0]:
+            trimmed = without_figures(trimmed, _FIGURES[1])
+        return trimmed
 
     def allows_task(self, task: str) -> bool:
         """Check that a task is known, listed and not denied."""
@@ -269,6 +279,20 @@ class Policy:
             return False
         return self.reports.allow == ALL or bool(names & set(self.reports.allow))
 
+    def is_emptied(self, task: str, report: str) -> bool:
+        """Check whether a report is sent without values: notes, and the metrics of an evaluation, where they may not leave."""
+        spec = spec_of(task).reports.get(report)
+        if (task, report) == _FIGURES:
+            return not self.reports.metrics
+        return spec is not None and spec.kind == WORDS and not self.reports.notes
+
+    def needs_noise(self, task: str, report: str) -> bool:
+        """Check whether a report is a metric or an explanation of this site that may leave with noise only."""
+        spec = spec_of(task).reports.get(report)
+        if self.reports.metrics or spec is None or (task, report) == _FIGURES:
+            return False
+        return spec.kind in (FIGURE, REASONS)
+
     def needs_secure_sum(self, task: str, report: str) -> bool:
         """Check whether a report may leave in a secure sum only."""
         spec = spec_of(task).reports.get(report)
@@ -281,12 +305,28 @@ class Policy:
 
     def lacks_privacy_limit(self, plan: PlanValues) -> bool:
         """Check whether a plan has no privacy limit although one is required."""
-        return self.privacy.require and plan["privacy"]["epsilon"] is None
+        return self.requires_privacy(plan) and plan["privacy"]["epsilon"] is None
+
+    def allows_method(self, plan: PlanValues) -> bool:
+        """Check that a plan's method is named in `runs.methods`."""
+        return self.runs.methods == ALL or method_name(plan) in self.runs.methods
+
+    def allows_run(self, plan: PlanValues, run: str = "") -> bool:
+        """Check that a run of this name, or of this plan's, is allowed."""
+        return self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
+
+    def allows_cohort(self, plan: PlanValues) -> bool:
+        """Check that a plan's cohort is approved; any is while `runs.cohorts` is empty."""
+        return not self.runs.cohorts or cohort_digest(plan) in self.runs.cohorts
+
+    def approves_plan(self, plan: PlanValues) -> bool:
+        """Check that a plan is approved by its digest; with `runs.approve = "any"` every plan is while none is listed."""
+        if not self.runs.plans and self.runs.approve != DIGEST:
+            return True
+        return plan_digest(plan) in self.runs.plans
 
     def _approves(self, plan: PlanValues, run: str) -> bool:
-        named = self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
-        approved = not self.runs.cohorts or cohort_digest(plan) in self.runs.cohorts
-        return named and approved and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
+        return self.allows_run(plan, run) and self.allows_cohort(plan) and self.approves_plan(plan)
 
     def _refuses_objective(self, ask: Ask, plan: PlanValues | None) -> bool:
         """Check whether the plan or the Ask names a local objective that is not listed, or not installed as listed."""
@@ -315,11 +355,6 @@ class Policy:
         if first <= last:
             return first <= now.hour < last
         return now.hour >= first or now.hour < last
-
-
-def default_policy() -> str:
-    """Return the text of the policy file of a new site."""
-    return DEFAULT
 
 
 def plan_digest(plan: PlanValues) -> str:
@@ -357,6 +392,11 @@ def is_private(ask: Ask, plan: PlanValues | None) -> bool:
     return noised or withheld or not spec.noised_by
 
 
+def _has_noise(ask: Ask, plan: PlanValues | None) -> bool:
+    """Check that the plan has a privacy budget, and that the answer to an Ask has noise or is computed from such answers."""
+    return plan is not None and plan["privacy"]["epsilon"] is not None and is_private(ask, plan)
+
+
 def _training(ask: Ask, spec: TaskSpec, mechanism: str) -> bool:
     """Accept DP-SGD at the site, or a clipped update that a secure sum adds noise to. A server's own noise is not accepted.
     """
@@ -375,76 +415,7 @@ def _above_zero(ask: Ask, name: str) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-def describe_policy(policy: Policy) -> list[str]:
-    """Describe the rules of a policy, one sentence in a line."""
-    runs, cells, secure, privacy = policy.runs, policy.cells, policy.secure, policy.privacy
-    named = "any run" if runs.allow == ANY else f"runs named {_listed(runs.allow)}"
-    plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
-    plans += f", only with {len(runs.cohorts)} approved cohort(s)" if runs.cohorts else ""
-    hours = "at any hour" if runs.hours == (0, 24) else f"from {runs.hours[0]}:00 to {runs.hours[1]}:00"
-    lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
-    tasks = [t for t in SPECS if policy.allows_task(t)]
-    no = [t for t in SPECS if t not in tasks]
-    lines.append(f"performs {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
-    for kind in KINDS:
-        if kind == NOTHING:
-            continue
-        pairs = [(t, r.name) for t in tasks for r in SPECS[t].reports.values() if r.kind == kind]
-        reports = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
-        if kind == WORDS and not policy.reports.notes:
-            reports = []  # asked for, and sent empty
-        masked = " (by secure aggregation only)" if pairs and all(policy.needs_secure_sum(t, r) for t, r in pairs) else ""
-        lines.append(f"discloses {kind}{masked}: {', '.join(reports) or 'never'}")
-    lines.append(
-        f"names no category, subgroup or quantile cell of fewer than {cells.smallest} patients, and trains with "
-        f"{cells.fewest_rows} rows or more"
-    )
-    lines.append(f"takes part in secure sums with a share of at most {secure.largest_weight:g}")
-    who = "sites that peers.json lists" if secure.peers == LISTED else "any site that the server names (secure.peers)"
-    lines.append(f"joins secure sums with {who}, of at least {secure.fewest} sites")
-    lines.append(
-        f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
-        f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"
-    )
-    exact = policy.exact
-    lines.append(
-        f"sends in exact methods at most {exact.most_ratio:g} numbers per number held ({exact.most_ratio_clear:g} without secure "
-        f"aggregation); sums by the day of an event: {'allowed' if exact.days else 'never'}"
-    )
-    lines.append(f"answers exact methods whose levels, intervals and leaves have {exact.least} patients or more over all sites")
-    if policy.objectives:
-        lines.append(f"imports local objectives of modules {', '.join(sorted(policy.objectives))}, by their SHA-256")
-    return lines
-
-
-def foresee_ratio(policy: Policy, plan: PlanValues) -> str:
-    """Describe how many sums an exact method sends, and below how many rows the policy refuses it.
-
-    Args:
-        policy: The policy.
-        plan: The plan.
-
-    Returns:
-        A sentence for the site's staff; empty if the method sends few numbers or is not an exact one.
-    """
-    method = _exact_method(plan)
-    numbers = None if method is None else method.foresee_numbers(Plan(plan).method, _COLUMNS)
-    if method is None or numbers is None:
-        return ""
-    masked = bool(plan["privacy"]["secure"])
-    key, ratio = ("most_ratio", policy.exact.most_ratio) if masked else ("most_ratio_clear", policy.exact.most_ratio_clear)
-    rows = math.ceil(numbers / (max(ratio, 1e-9) * _COLUMNS))
-    return (
-        f"method '{method.name}' sends at least {numbers:,} numbers for a table of {_COLUMNS} inputs; with exact.{key} = "
-        f"{ratio:g} this site refuses it if all sites together have fewer than {rows:,} training rows"
-    )
-
-
-def _listed(words: str | tuple[str, ...]) -> str:
-    return words if isinstance(words, str) else ", ".join(words)
-
-
-def _is_plan(plan: PlanValues) -> bool:
+def is_plan(plan: PlanValues) -> bool:
     """Check that a plan has the settings that a policy uses."""
     try:
         epsilon, rounds = plan["privacy"]["epsilon"], plan["method"]["rounds"]
@@ -455,6 +426,11 @@ def _is_plan(plan: PlanValues) -> bool:
     return number and isinstance(rounds, int) and all(isinstance(w, str) for w in words)
 
 
+def method_name(plan: PlanValues) -> str:
+    """Return the name of a plan's method; "" without one."""
+    return str(plan["method"].get("name", ""))
+
+
 def _counts_days(plan: PlanValues) -> bool:
     """Check whether a plan asks for sums at every event time."""
     method = plan["method"]
@@ -462,10 +438,10 @@ def _counts_days(plan: PlanValues) -> bool:
     return isinstance(exact, Mapping) and exact.get("baseline") == "days" and str(method["name"]) in ("cox", "survival")
 
 
-def _smallest_cell(plan: PlanValues) -> float:
+def smallest_cell(plan: PlanValues) -> float:
     """Return the fewest patients, over all hospitals, in a level, a time interval or a leaf of a plan's exact method."""
     method = plan["method"]
-    if _exact_method(plan) is None:
+    if exact_method(plan) is None:
         return math.inf
     sections = [method.get("exact", {}), method.get("trees", {}) if method["name"] == "trees" else {}]
     numbers = [s.get("least") for s in sections if isinstance(s, Mapping)]
@@ -478,7 +454,7 @@ def cohort_digest(plan: PlanValues) -> str:
     return str(cohort.get("digest", "")) if isinstance(cohort, Mapping) else ""
 
 
-def _smallest_in_the_clear(plan: PlanValues) -> float:
+def smallest_in_the_clear(plan: PlanValues) -> float:
     """Return the smallest count of patients that a watch or method 'quality' sends in the clear.
 
     It is infinite for other plans, and for counts that are masked or have noise.
@@ -491,7 +467,7 @@ def _smallest_in_the_clear(plan: PlanValues) -> float:
     return least if isinstance(least, int | float) else 0
 
 
-def _exact_method(plan: PlanValues) -> type[ExactMethod] | None:
+def exact_method(plan: PlanValues) -> type[ExactMethod] | None:
     """Return the class of a built-in exact method; code that a plan names is not imported."""
     method = METHODS.get(str(plan["method"].get("name", "")))
     return method if method is not None and issubclass(method, ExactMethod) else None
@@ -520,6 +496,7 @@ def _check(policy: Policy, where: str) -> None:
         odd = next((word for word in words if word not in valid), None)
         if odd is not None:
             raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(valid))}", code="bad-policy-value")
+    _check_methods(policy, where)
     if policy.secure.largest_weight > 1 or policy.privacy.delta >= 1:
         raise BadInput(f"{where}: largest_weight and delta must be between 0 and 1", code="bad-policy-value")
     if policy.secure.fewest < Secure.fewest:
@@ -537,3 +514,18 @@ def _check(policy: Policy, where: str) -> None:
             raise BadInput(
                 f"{where} [runs] {key} lists '{odd}', which is not a digest: {command}", code="bad-policy-value"
             )
+
+
+def _check_methods(policy: Policy, where: str) -> None:
+    """Refuse names of methods that do not exist, and exemptions of methods that have differential privacy."""
+    for key, names in (("[runs] methods", policy.runs.methods), ("[privacy] exempt", policy.privacy.exempt)):
+        odd = next((name for name in names if name not in METHODS), None) if names != ALL else None
+        if odd is not None:
+            raise BadInput(f"{where} {key} lists '{odd}'; {nearest(odd, sorted(METHODS))}", code="bad-policy-value")
+    private = next((name for name in policy.privacy.exempt if has_accounting(name)), None)
+    if private is not None:
+        raise BadInput(
+            f"{where} [privacy] exempt lists '{private}', which has differential privacy: remove it there, and let plans set "
+            "privacy.epsilon",
+            code="bad-policy-value",
+        )

@@ -52,6 +52,11 @@ def without_small_cells(task: str, values: Payload, smallest: int, rows: Mapping
     return out
 
 
+def without_figures(values: Payload, report: str) -> Payload:
+    """Return an answer in which every column of a report of metrics is NaN."""
+    return {n: _nan(v) if n.split(".")[0] == report else v for n, v in values.items()}
+
+
 def _nan(value: Any) -> Array:
     return np.full_like(np.asarray(value, float), np.nan)
 

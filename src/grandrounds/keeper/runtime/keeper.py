@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grandrounds import __version__
@@ -22,6 +22,7 @@ from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.runtime.answers import UNREADABLE, AnsweredAsk, AnsweredMessage
 from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun, read_opening, refuse_other_rows
 from grandrounds.keeper.store import Store, run_folder
@@ -87,6 +88,7 @@ class Keeper:
         access: Policy and budget of the site.
         device: Device to train on.
         new: The site's new patients, for runs of method 'watch'; None: it names none.
+        renew: Returns other access control if the site's policy is not this one any more, else None.
     """
 
     def __init__(
@@ -99,8 +101,9 @@ class Keeper:
         access: AccessControl | None = None,
         device: str = "auto",
         new: NewPatients | None = None,
+        renew: Callable[[Policy], AccessControl | None] | None = None,
     ) -> None:
-        self._new = new
+        self._new, self._renew = new, renew
         self.me, self._server, self._state, self._device = me, server, state, device
         self._access = access or AccessControl()
         self._read = rows
@@ -244,6 +247,7 @@ class Keeper:
 
     def _open_run(self, question: _Question, store: Store) -> bytes:
         """Take part in a run, if the site's policy allows it and its data fit."""
+        self._read_policy()
         ask = question.parsed.build(self.me.name, None)
         opening = read_opening(ask)
         self._access.check_opening(ask, opening.plan)
@@ -261,7 +265,19 @@ class Keeper:
         self._runs[question.id.run] = run
         return encode_answer(Answer(self.me.name, question.id, {}), None)
 
+    def _read_policy(self) -> None:
+        """Use a policy that was changed. Runs are restored from disk under it, unless only section [runs] is another."""
+        access = None if self._renew is None else self._renew(self._access.policy)
+        if access is None:
+            return
+        if replace(self._access.policy, runs=access.policy.runs) == access.policy:
+            self._access.policy = access.policy  # also that of runs, which stay: one may be in the middle of a secure sum
+        else:
+            self._access = access
+            self._runs.clear()
+
     def _run_ask(self, question: _Question, store: Store) -> bytes:
+        self._read_policy()
         run = self._run(question.id.run, store)
         if run is None:
             raise Refusal(codes.UNKNOWN_RUN)

@@ -98,7 +98,7 @@ class SiteRun:
             identify=lambda _: me.identity,
             secret=lambda _: me.secret,
             largest_weight=min(opening.largest_weight, access.policy.secure.largest_weight),
-            withheld_splits=tuple(dict.fromkeys((*opening.withheld_splits, *access.policy.withheld_splits))),
+            withheld_splits=tuple(dict.fromkeys((*opening.withheld_splits, *access.policy.withheld_splits(opening.plan)))),
             listed=access.peers,
             fewest=access.policy.secure.fewest,
             smallest=access.policy.cells.smallest,
