@@ -1,0 +1,254 @@
+"""The processes of a consortium without Flower: keepers and the run talk over pipes, so that kills are quick.
+
+    python -m tests.deploy.piped keeper SITE_FOLDER TABLE      # supervisor and worker of one site, over standard input
+    python -m tests.deploy.piped run SOCKET OUT RUN            # the run's process at the server
+
+Supervisor, worker, policy, budget, checkpoint and ledger are those of a consortium. `Piped` in the test's process carries
+messages between them. A message whose keeper is killed comes back as unavailable, as from a SuperLink.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from grandrounds.engine.transport import UNAVAILABLE, Reply
+from grandrounds.keeper.runtime.worker import READY, Supervisor, end_with_parent, read_frame, write_frame
+from tests.deploy.faulty import Faulty
+
+
+STARTS = 600.0
+"""Seconds that a site may take to start, and to be away before it is missing: a machine may be busy with other tests."""
+
+
+class KeeperProcess:
+    """A keeper and its worker as processes, started again when they were killed; answers one message at a time."""
+
+    def __init__(self, name: str, folder: Path, table: Path) -> None:
+        self.name = name
+        self._command = [sys.executable, "-m", "tests.deploy.piped", "keeper", str(folder), str(table)]
+        self._log = folder.parent / f"{folder.name}.piped.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ready = threading.Event()
+        self._is_closed = threading.Event()
+        self._messages: queue.Queue[tuple[Piped, str, bytes]] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def put(self, message: tuple[Piped, str, bytes]) -> None:
+        self._messages.put(message)
+
+    def kill(self, *, whole: bool) -> bool:
+        """kill -9 of keeper and worker, or of the worker; False if there is none now."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return False
+        with suppress(psutil.NoSuchProcess):
+            keeper = psutil.Process(process.pid)
+            workers = keeper.children(recursive=True)
+            victims = [keeper, *workers] if whole else workers
+            for victim in victims:
+                victim.kill()
+            return bool(victims)
+        return False
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self.kill(whole=True)
+        self._thread.join(60)
+
+    def _work(self) -> None:
+        while not self._is_closed.is_set():
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            try:
+                piped, ticket, data = self._messages.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            answer = self._ask(data)
+            piped.deliver(Reply(ticket, None, UNAVAILABLE) if answer is None else Reply(ticket, answer))
+        self.kill(whole=True)
+        if self._process is not None:
+            self._process.wait()
+
+    def _start(self) -> None:
+        self.ready.clear()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        assert self._process.stdout is not None
+        if read_frame(self._process.stdout) == READY:
+            self.ready.set()
+
+    def _ask(self, data: bytes) -> bytes | None:
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        try:
+            write_frame(self._process.stdin, data)
+            return read_frame(self._process.stdout)
+        except OSError:
+            return None
+
+
+@dataclass
+class Piped:
+    """Keepers of a consortium, and a run that is sent messages over a socket."""
+
+    consortium: Faulty
+    keepers: dict[str, KeeperProcess] = field(default_factory=dict)
+    run: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self._replies: dict[str, Reply] = {}
+        self._arrived = threading.Condition()
+        self._socket = self.consortium.folder / "messages.socket"
+        self._socket.unlink(missing_ok=True)
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(str(self._socket))
+        self._door.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+        for name in self.consortium.names:
+            folder, table = self.consortium.site_folder(name), self.consortium.dealt.files[name]
+            self.keepers[name] = KeeperProcess(name, folder, table)
+
+    def start_run(self, name: str) -> None:
+        """Start or resume the run whose plan lies in the consortium's folder."""
+        self.consortium.link.prepare()
+        if self.run is None:
+            assert all(keeper.ready.wait(STARTS) for keeper in self.keepers.values()), "a keeper did not start"
+        words = [sys.executable, "-m", "tests.deploy.piped", "run", str(self._socket), str(self.consortium.out), name]
+        with (self.consortium.link.logs / f"run-{name}.log").open("ab") as log:
+            self.run = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill_run(self) -> None:
+        assert self.run is not None
+        self.run.kill()
+        self.run.wait()
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.kill_run()
+        for keeper in self.keepers.values():
+            keeper.close()
+        self._door.close()
+
+    def deliver(self, reply: Reply) -> None:
+        with self._arrived:
+            self._replies[reply.ticket] = reply
+            self._arrived.notify_all()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._door.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Serve one process of the run until it ends; a later one has tickets of its own."""
+        with connection, connection.makefile("rwb") as pipe, suppress(OSError):
+            while (frame := read_frame(pipe)) is not None:  # type: ignore[arg-type]
+                head, _, data = frame.partition(b"\n")
+                self._answer(json.loads(head), data, pipe)  # type: ignore[arg-type]
+
+    def _answer(self, asked: dict[str, Any], data: bytes, pipe: IO[bytes]) -> None:
+        if "to" in asked:
+            self.keepers[asked["to"]].put((self, asked["ticket"], data))
+            write_frame(pipe, b"{}\n")
+        elif "tickets" in asked:
+            reply = self._wait_for(asked["tickets"], asked["wait"])
+            head = {} if reply is None else {"ticket": reply.ticket, "error": reply.error}
+            write_frame(pipe, json.dumps(head).encode() + b"\n" + (b"" if reply is None else reply.data or b""))
+        else:
+            ready = [name for name, keeper in self.keepers.items() if keeper.ready.is_set()]
+            write_frame(pipe, json.dumps(ready).encode() + b"\n")
+
+    def _wait_for(self, tickets: Collection[str], seconds: float) -> Reply | None:
+        end = time.monotonic() + seconds
+        with self._arrived:
+            while True:
+                found = next((ticket for ticket in tickets if ticket in self._replies), None)
+                if found is not None:
+                    return self._replies.pop(found)
+                if not self._arrived.wait(max(0.0, end - time.monotonic())):
+                    return None
+
+
+class PipeTransport:
+    """The run's side of the socket."""
+
+    def __init__(self, path: str) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path)
+        self._pipe: Any = connection.makefile("rwb")
+        self._sent, self._start = 0, time.monotonic_ns()
+
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self._call({})[0])
+
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> list[str]:
+        tickets = []
+        for address, data in messages:
+            self._sent += 1
+            tickets.append(f"{self._start}-{self._sent}")
+            self._call({"to": address, "ticket": tickets[-1]}, data)
+        return tickets
+
+    def collect(self, tickets: Collection[str], *, wait: float) -> list[Reply]:
+        head, data = self._call({"tickets": list(tickets), "wait": wait})
+        return [Reply(head["ticket"], data or None, head["error"])] if head else []
+
+    def _call(self, head: dict[str, Any], data: bytes = b"") -> tuple[Any, bytes]:
+        write_frame(self._pipe, json.dumps(head).encode() + b"\n" + data)
+        frame = read_frame(self._pipe)
+        assert frame is not None, "the test has ended"
+        answer, _, body = frame.partition(b"\n")
+        return json.loads(answer), body
+
+
+def keep(folder: Path, table: str) -> None:
+    """Answer messages from standard input with a supervised worker."""
+    from grandrounds.keeper.folder import SiteFolder
+
+    end_with_parent()
+    site = SiteFolder(folder)
+    site.state.mkdir(exist_ok=True)
+    limit = float(site.settings()["limits"]["seconds"])
+    supervisor = Supervisor.for_folder(
+        folder, site.identity(), site.name, data=table, query=None, device="cpu", seconds=limit
+    )
+    supervisor.start()
+    write_frame(sys.stdout.buffer, READY)
+    while (message := read_frame(sys.stdin.buffer)) is not None:
+        write_frame(sys.stdout.buffer, supervisor.handle(message))
+    supervisor.close()
+
+
+def run(path: str, out: Path, name: str) -> None:
+    """Begin or resume a run at the sites."""
+    from grandrounds.deploy.run_worker import _run_at_sites
+    from grandrounds.deploy.submit import deployed_plan
+    from grandrounds.engine.dispatcher import Timeouts
+
+    end_with_parent()
+    Timeouts.__init__.__defaults__ = (STARTS, STARTS, 0.5, 1.0)  # type: ignore[misc]
+    plan = deployed_plan(out.parent / f"{name}.toml", ())
+    _run_at_sites(plan, out / "server" / "runs" / name, PipeTransport(path), out / "server", resume=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "keeper":
+        keep(Path(sys.argv[2]), sys.argv[3])
+    else:
+        run(sys.argv[2], Path(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,155 @@
+"""Server and sites killed at random instants, 50 times each, over pipes: the same bits, and no charge twice or forgotten.
+
+`make test-faults`. FAULTS_SEED and FAULTS_KILLS choose the instants and their number.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+from grandrounds.core.toml import dumps
+from grandrounds.runs.run import Run
+from tests.deploy.faulty import KILLS, PRIVATE, SECURE, Faulty, Outcome, fixed_noise, instants, report
+from tests.deploy.piped import Piped
+from tests.deploy.test_hospitals_for_real import table
+
+pytestmark = pytest.mark.faults
+
+PLANS = {
+    "private": {"method": {"name": "fedavg", "rounds": 20}, **PRIVATE},
+    "secure": {"method": {"name": "fedavg", "rounds": 20}, **SECURE},
+    "scaffold": {"method": {"name": "scaffold", "rounds": 20}, "explain": {"sketch": "none"}},
+}
+LIMIT = 1500.0
+"""Seconds of one run with its kills."""
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory):
+    with fixed_noise():
+        yield Faulty(tmp_path_factory.mktemp("kills"), table(), limit=120)
+
+
+@contextmanager
+def at_work(consortium: Faulty):
+    piped = Piped(consortium)
+    try:
+        yield piped
+    finally:
+        piped.close()
+        consortium.put_aside()
+
+
+def finish(piped: Piped, name: str, *, ended: threading.Event | None = None) -> Outcome:
+    """Wait for the end of a run."""
+    assert piped.run is not None
+    code = piped.run.wait(LIMIT)
+    if ended is not None:
+        ended.set()
+    assert code == 0, piped.consortium.end_of_log(name)
+    return piped.consortium.outcome(Run(piped.consortium.link.runs / name))
+
+
+@pytest.fixture(scope="module")
+def calm(consortium):
+    known: dict[str, Outcome] = {}
+
+    def run(name: str) -> Outcome:
+        if name not in known:
+            (consortium.folder / f"{name}.toml").write_text(dumps({"name": name, **PLANS[name]}))
+            with at_work(consortium) as piped:
+                piped.start_run(name)
+                known[name] = finish(piped, name)
+        return known[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["private", "scaffold"])
+def test_a_server_killed_at_random_instants(consortium, calm, name):
+    expected, began, waits = calm(name), time.monotonic(), instants(f"server {name}", longest=6.0)
+    kills, runs, wanted = 0, 0, -(-KILLS // 2)
+    while kills < wanted:
+        with at_work(consortium) as piped:
+            piped.start_run(name)
+            while kills < wanted:
+                time.sleep(next(waits))
+                assert piped.run is not None
+                if piped.run.poll() is not None:
+                    break
+                piped.kill_run()
+                kills += 1
+                piped.start_run(name)
+            finish(piped, name).check_same(expected)
+        runs += 1
+    report(f"server's run killed, {name}", kills, f"same bits and charges in {runs} runs", began)
+
+
+def kill_sites(piped: Piped, kills: Counter[str], wanted: int, ended: threading.Event) -> list[threading.Thread]:
+    """Kill each site at random instants: keeper and worker, or every other time the worker alone."""
+
+    def kill(site: str) -> None:
+        waits = instants(f"{site} {kills[site]}", longest=4.0)
+        while kills[site] < wanted and not ended.wait(next(waits)):
+            kills[site] += piped.keepers[site].kill(whole=kills[site] % 2 == 0)
+
+    threads = [threading.Thread(target=kill, args=(site,), daemon=True) for site in piped.keepers]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+@pytest.mark.parametrize(("name", "share"), [("private", 0.6), ("scaffold", 0.4)])
+def test_each_site_killed_at_random_instants(consortium, calm, name, share):
+    expected, began, kills, wanted = calm(name), time.monotonic(), Counter[str](), round(share * KILLS)
+    runs = 0
+    while min(kills[site] for site in consortium.names) < wanted:
+        with at_work(consortium) as piped:
+            ended = threading.Event()
+            piped.start_run(name)
+            threads = kill_sites(piped, kills, wanted, ended)
+            outcome = finish(piped, name, ended=ended)
+            for thread in threads:
+                thread.join()
+            outcome.check_stated(expected)
+        runs += 1
+    told = told_missing(outcome)
+    report(f"each of {len(kills)} sites killed, {name}", dict(kills), f"{told} in {runs} runs; charges right", began)
+
+
+def test_server_and_sites_killed_within_secure_sums(consortium, calm):
+    """Masks are lost with a worker, so its site is missing from that sum, with a reason; charges stay right."""
+    expected, began, kills, wanted = calm("secure"), time.monotonic(), Counter[str](), max(1, KILLS // 5)
+    waits, outcomes = instants("secure", longest=10.0), []
+    while kills["server"] < wanted:
+        with at_work(consortium) as piped:
+            ended = threading.Event()
+            piped.start_run("secure")
+            threads = kill_sites(piped, kills, wanted, ended)
+            while kills["server"] < wanted:
+                time.sleep(next(waits))
+                assert piped.run is not None
+                if piped.run.poll() is not None:
+                    break
+                piped.kill_run()
+                kills["server"] += 1
+                piped.start_run("secure")
+            outcome = finish(piped, "secure", ended=ended)
+            for thread in threads:
+                thread.join()
+            outcome.check_stated(expected)
+            outcomes.append(told_missing(outcome))
+    report("server and each site killed within secure sums", dict(kills), "; ".join(outcomes), began)
+
+
+def told_missing(outcome: Outcome) -> str:
+    """State the outcome of a run for the table."""
+    gone: Counter[str] = Counter(reason for missing in outcome.missing for reason in missing.values())
+    return f"missing {dict(gone)}" if gone else "same bits"
+
+
