@@ -231,7 +231,7 @@ def keep(folder: Path, table: str) -> None:
     supervisor.start()
     write_frame(sys.stdout.buffer, READY)
     while (message := read_frame(sys.stdin.buffer)) is not None:
-        write_frame(sys.stdout.buffer, supervisor.handle(message))
+        write_frame(sys.stdout.buffer, supervisor.handle(message).message)
     supervisor.close()
 
 

@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grandrounds.keeper import codes
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.store import Opening, Store
 from grandrounds.privacy.site_budget import SiteBudget
-from grandrounds.protocol.codec import peek_answer, unbundle
-from grandrounds.protocol.envelope import peek
 from grandrounds.protocol.messages import AskId
 from tests.engine.disturbed import decisions, hospitals
 from tests.engine.hospitals import PLAIN, final_model
@@ -78,7 +75,7 @@ class FailingWrites:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]) -> None:
         self.point, self.failures = -1, 0
-        self._fail, self._seen = fail, 0
+        self._fail, self.seen = fail, 0
         write = Path.replace
 
         def replace_file(path: Path, target: Path) -> Path:
@@ -90,44 +87,43 @@ class FailingWrites:
         monkeypatch.setattr(Path, "replace", replace_file)
 
     def arm(self, point: int) -> None:
-        self.point, self._seen = point, 0
+        self.point, self.seen = point, 0
 
     def _pass(self) -> None:
-        self._seen += 1
-        if self._seen == self.point + 1:
+        self.seen += 1
+        if self.seen == self.point + 1:
             self.point, self.failures = -1, self.failures + 1
             self._fail()
 
 
 class FailingSite:
-    """A keeper whose writes fail at the first point, then at the second, and so on, until a message is answered."""
+    """A keeper whose writes fail at the first point, then at the second, and so on, until a message is answered.
 
-    def __init__(self, writes: FailingWrites, make: Callable[[], Keeper]) -> None:
-        self.writes, self._make, self._keeper = writes, make, make()
+    A killed keeper has lost its session with the server, which greets it again and repeats the Asks.
+    """
+
+    def __init__(self, writes: FailingWrites, make: Callable[[], Keeper], is_time: Callable[[], bool]) -> None:
+        self.writes, self._make, self._is_time, self._keeper = writes, make, is_time, make()
         self._point = 0
-        self.replies: list[bytes] = []
 
     def handle(self, data: bytes) -> bytes:
-        while True:
-            failures = self.writes.failures
-            self.writes.arm(self._point)
-            try:
-                reply = self._keeper.handle(data)
-            except Killed:
-                self._keeper = self._make()
-            else:
-                self.replies.append(reply)
-            finally:
-                self.writes.arm(-1)
-            if self.writes.failures == failures:
-                self._point = 0
-                return reply
-            self._point += 1
+        failures = self.writes.failures
+        self.writes.arm(self._point if self._is_time() else -1)
+        try:
+            reply = self._keeper.handle(data)
+        except Killed:
+            self._keeper = self._make()
+            reply = self._keeper.handle(data)
+        is_written, has_failed = self.writes.seen > 0, self.writes.failures > failures
+        self.writes.arm(-1)
+        if is_written or has_failed:
+            self._point = self._point + 1 if has_failed else 0
+        return reply
 
 
-def run_private(folder: Path, case: str, writes: FailingWrites | None = None):
-    """A run in which the writes of site b fail; gives the run, the charges of every site, and site b."""
-    held = hospitals(**CASES[case])
+def run_private(folder: Path, case: str, writes: FailingWrites | None = None, *, rounds: int = 3, since: int = 0):
+    """A run in which the writes of site b fail once it has so many charges; gives the run and the charges of every site."""
+    held = hospitals(rounds=rounds, **CASES[case])
     folder.mkdir()
 
     def keeper(name: str) -> Keeper:
@@ -135,30 +131,36 @@ def run_private(folder: Path, case: str, writes: FailingWrites | None = None):
         made = held.keepers(folder / "state", access=replace(PLAIN, budget=budget))
         return next(one for one in made if one.me.name == name)
 
+    def charges(name: str) -> dict[str, Any]:
+        return json.loads((folder / f"{name}.json").read_text())["keys"]
+
     sites: dict[str, Any] = {name: keeper(name) for name in held.rows}
     if writes is not None:
-        sites["b"] = FailingSite(writes, lambda: keeper("b"))
+        sites["b"] = FailingSite(writes, lambda: keeper("b"), lambda: len(charges("b")) >= since)
     run = held.deployed(folder, MemoryTransport(list(sites.values())))
-    return run, {name: json.loads((folder / f"{name}.json").read_text())["keys"] for name in held.rows}, sites["b"]
+    return run, {name: charges(name) for name in held.rows}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_killed_before_and_after_every_write_gives_the_same_model_and_charges(tmp_path, monkeypatch, case):
-    calm, charges, _ = run_private(tmp_path / "calm", case)
+    calm, charges = run_private(tmp_path / "calm", case)
     writes = FailingWrites(monkeypatch, kill)
-    run, after, _ = run_private(tmp_path / "killed", case, writes)
-    assert writes.failures > 40
+    run, after = run_private(tmp_path / "killed", case, writes)
+    assert writes.failures > 30
     assert [d["missing"] for d in decisions(run)] == [{}] * 3
     assert np.array_equal(final_model(run), final_model(calm))
     assert after == charges and (case != "dp-sgd" or len(charges["b"]) == 3)
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_site_with_a_full_disk_says_so_and_is_charged_once_when_there_is_room(tmp_path, monkeypatch):
-    calm, charges, _ = run_private(tmp_path / "calm", "dp-sgd")
+def test_a_site_with_a_full_disk_says_so_and_is_charged_once_for_each_round(tmp_path, monkeypatch):
+    """Its disk is full at another write of every round from the second on, until every write has failed."""
     writes = FailingWrites(monkeypatch, fill_disk)
-    run, after, site = run_private(tmp_path / "full", "dp-sgd", writes)
-    told = Counter(peek_answer(body) for data in site.replies for body in unbundle(peek(data).body))
-    assert told.keys() <= {"", codes.STORAGE} and told[codes.STORAGE] > 20
-    assert np.array_equal(final_model(run), final_model(calm))
-    assert after == charges
+    run, charges = run_private(tmp_path / "full", "dp-sgd", writes, rounds=14, since=1)
+    missing = [d["missing"].get("b", "") for d in decisions(run)]
+    assert set(missing) == {"", "refused (storage)"} and writes.failures >= 8
+    by_round = Counter(int(json.loads(name)[1].split("/")[1]) for name in charges["b"])
+    assert not [name for name in charges["b"] if name.endswith(' again"]')]
+    for round, reason in enumerate(missing, start=1):
+        assert by_round[round] == 1 or (reason and by_round[round] == 0)
+    assert all(len(charges[site]) == 14 for site in "acd")
