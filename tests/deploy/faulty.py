@@ -89,14 +89,14 @@ def check_once(site: str, charges: dict[str, Any], decisions: list[dict[str, Any
 class Faulty(Real):
     """A consortium to which faults happen. `kills` counts them."""
 
-    server: subprocess.Popen[bytes] | None = None
+    server_process: subprocess.Popen[bytes] | None = None
     kills: Counter[str] = field(default_factory=Counter)
 
     def start_server(self, *, wait: bool = True) -> None:
         """Start the server as a process of this one, so that it can be killed while it starts."""
         words = [ROUNDS, "server", "start", str(self.out), "--health", "0", "--foreground"]
         with (self.folder / "server.out").open("ab") as log:
-            self.server = subprocess.Popen(
+            self.server_process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         if wait:
@@ -104,14 +104,14 @@ class Faulty(Real):
 
     def kill_server(self) -> None:
         """kill -9 of SuperLink, gateway, scheduler and run."""
-        assert self.server is not None
+        assert self.server_process is not None
         (self.link.state / "ready").unlink(missing_ok=True)
-        server = psutil.Process(self.server.pid)
+        server = psutil.Process(self.server_process.pid)
         inside = server.children(recursive=True)
         for process in (server, *inside):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.server.wait()
+        self.server_process.wait()
         psutil.wait_procs(inside, timeout=20)
         self.kills["server"] += 1
 
@@ -127,13 +127,13 @@ class Faulty(Real):
                 node.kill()
         self.sites.clear()
         self.nodes.clear()
-        if self.server is not None:
-            self.server.terminate()
+        if self.server_process is not None:
+            self.server_process.terminate()
             try:
-                self.server.wait(30)
+                self.server_process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill_server()
-            self.server = None
+            self.server_process = None
 
     def put_aside(self) -> None:
         """Forget all runs, at the server and at the sites; keys and policies stay."""
