@@ -206,5 +206,5 @@ def report(fault: str, times: object, outcome: str, began: float) -> None:
     line = f"| {fault} | {times} | {outcome} | {time.monotonic() - began:.0f} s |"
     print(line)
     if path := os.environ.get("FAULTS_REPORT"):
-        with open(path, "a") as f:
+        with Path(path).open("a") as f:
             f.write(line + "\n")

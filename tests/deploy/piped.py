@@ -1,7 +1,4 @@
-"""The processes of a consortium without Flower: keepers and the run talk over pipes, so that kills are quick.
-
-    python -m tests.deploy.piped keeper SITE_FOLDER TABLE      # supervisor and worker of one site, over standard input
-    python -m tests.deploy.piped run SOCKET OUT RUN            # the run's process at the server
+"""Consortia without Flower: keepers and the run are processes (`piped_process`) that talk over pipes, so kills are quick.
 
 Supervisor, worker, policy, budget, checkpoint and ledger are those of a consortium. `Piped` in the test's process carries
 messages between them. A message whose keeper is killed comes back as unavailable, as from a SuperLink.
@@ -10,13 +7,14 @@ messages between them. A message whose keeper is killed comes back as unavailabl
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,21 +22,20 @@ from typing import IO, Any
 
 import psutil
 
+from grandrounds.core.toml import dumps
 from grandrounds.engine.transport import UNAVAILABLE, Reply
-from grandrounds.keeper.runtime.worker import READY, Supervisor, end_with_parent, read_frame, write_frame
-from tests.deploy.faulty import Faulty
-
-
-STARTS = 600.0
-"""Seconds that a site may take to start, and to be away before it is missing: a machine may be busy with other tests."""
+from grandrounds.keeper.runtime.worker import READY, read_frame, write_frame
+from grandrounds.runs.run import Run
+from tests.deploy.faulty import Faulty, Outcome
+from tests.deploy.piped_process import STARTS
 
 
 class KeeperProcess:
     """A keeper and its worker as processes, started again when they were killed; answers one message at a time."""
 
-    def __init__(self, name: str, folder: Path, table: Path) -> None:
-        self.name = name
-        self._command = [sys.executable, "-m", "tests.deploy.piped", "keeper", str(folder), str(table)]
+    def __init__(self, folder: Path, table: Path, environment: Mapping[str, str]) -> None:
+        self._environment = {**os.environ, **environment}
+        self._command = [sys.executable, "-m", "tests.deploy.piped_process", "keeper", str(folder), str(table)]
         self._log = folder.parent / f"{folder.name}.piped.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.ready = threading.Event()
@@ -86,7 +83,9 @@ class KeeperProcess:
     def _start(self) -> None:
         self.ready.clear()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment
+            )
         assert self._process.stdout is not None
         if read_frame(self._process.stdout) == READY:
             self.ready.set()
@@ -105,6 +104,7 @@ class Piped:
     """Keepers of a consortium, and a run that is sent messages over a socket."""
 
     consortium: Faulty
+    environment: Mapping[str, str] = field(default_factory=dict)
     keepers: dict[str, KeeperProcess] = field(default_factory=dict)
     run: subprocess.Popen[bytes] | None = None
 
@@ -119,16 +119,24 @@ class Piped:
         threading.Thread(target=self._accept, daemon=True).start()
         for name in self.consortium.names:
             folder, table = self.consortium.site_folder(name), self.consortium.dealt.files[name]
-            self.keepers[name] = KeeperProcess(name, folder, table)
+            self.keepers[name] = KeeperProcess(folder, table, self.environment)
 
     def start_run(self, name: str) -> None:
         """Start or resume the run whose plan lies in the consortium's folder."""
         self.consortium.link.prepare()
         if self.run is None:
             assert all(keeper.ready.wait(STARTS) for keeper in self.keepers.values()), "a keeper did not start"
-        words = [sys.executable, "-m", "tests.deploy.piped", "run", str(self._socket), str(self.consortium.out), name]
+        words = [sys.executable, "-m", "tests.deploy.piped_process", "run", str(self._socket), str(self.consortium.out), name]
         with (self.consortium.link.logs / f"run-{name}.log").open("ab") as log:
-            self.run = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.run = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
+
+    def stop_run(self) -> int:
+        """Ask the run to stop after its round."""
+        assert self.run is not None
+        self.run.terminate()
+        return self.run.wait(STARTS)
 
     def kill_run(self) -> None:
         assert self.run is not None
@@ -185,70 +193,18 @@ class Piped:
                     return None
 
 
-class PipeTransport:
-    """The run's side of the socket."""
-
-    def __init__(self, path: str) -> None:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(path)
-        self._pipe: Any = connection.makefile("rwb")
-        self._sent, self._start = 0, time.monotonic_ns()
-
-    def addresses(self) -> tuple[str, ...]:
-        return tuple(self._call({})[0])
-
-    def send(self, messages: Sequence[tuple[str, bytes]]) -> list[str]:
-        tickets = []
-        for address, data in messages:
-            self._sent += 1
-            tickets.append(f"{self._start}-{self._sent}")
-            self._call({"to": address, "ticket": tickets[-1]}, data)
-        return tickets
-
-    def collect(self, tickets: Collection[str], *, wait: float) -> list[Reply]:
-        head, data = self._call({"tickets": list(tickets), "wait": wait})
-        return [Reply(head["ticket"], data or None, head["error"])] if head else []
-
-    def _call(self, head: dict[str, Any], data: bytes = b"") -> tuple[Any, bytes]:
-        write_frame(self._pipe, json.dumps(head).encode() + b"\n" + data)
-        frame = read_frame(self._pipe)
-        assert frame is not None, "the test has ended"
-        answer, _, body = frame.partition(b"\n")
-        return json.loads(answer), body
-
-
-def keep(folder: Path, table: str) -> None:
-    """Answer messages from standard input with a supervised worker."""
-    from grandrounds.keeper.folder import SiteFolder
-
-    end_with_parent()
-    site = SiteFolder(folder)
-    site.state.mkdir(exist_ok=True)
-    limit = float(site.settings()["limits"]["seconds"])
-    supervisor = Supervisor.for_folder(
-        folder, site.identity(), site.name, data=table, query=None, device="cpu", seconds=limit
-    )
-    supervisor.start()
-    write_frame(sys.stdout.buffer, READY)
-    while (message := read_frame(sys.stdin.buffer)) is not None:
-        write_frame(sys.stdout.buffer, supervisor.handle(message).message)
-    supervisor.close()
-
-
-def run(path: str, out: Path, name: str) -> None:
-    """Begin or resume a run at the sites."""
-    from grandrounds.deploy.run_worker import _run_at_sites
-    from grandrounds.deploy.submit import deployed_plan
-    from grandrounds.engine.dispatcher import Timeouts
-
-    end_with_parent()
-    Timeouts.__init__.__defaults__ = (STARTS, STARTS, 0.5, 1.0)  # type: ignore[misc]
-    plan = deployed_plan(out.parent / f"{name}.toml", ())
-    _run_at_sites(plan, out / "server" / "runs" / name, PipeTransport(path), out / "server", resume=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "keeper":
-        keep(Path(sys.argv[2]), sys.argv[3])
-    else:
-        run(sys.argv[2], Path(sys.argv[3]), sys.argv[4])
+def calm_over_pipes(consortium: Faulty, plans: Mapping[str, Mapping[str, Any]]) -> dict[str, Outcome]:
+    """Run experiments without faults and forget them: messages over pipes give the bits of messages over Flower."""
+    outcomes = {}
+    piped = Piped(consortium)
+    try:
+        for name, settings in plans.items():
+            (consortium.folder / f"{name}.toml").write_text(dumps({"name": name, **settings}))
+            piped.start_run(name)
+            assert piped.run is not None
+            assert piped.run.wait(1200) == 0, consortium.end_of_log(name)
+            outcomes[name] = consortium.outcome(Run(consortium.link.runs / name))
+    finally:
+        piped.close()
+        consortium.put_aside()
+    return outcomes

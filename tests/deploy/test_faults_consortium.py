@@ -25,14 +25,15 @@ from grandrounds.deploy.records import FAILED, RunRecords
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
 from tests.deploy.faulty import PRIVATE, REAL_KILLS, SECURE, SEED, Faulty, Outcome, fixed_noise, report
+from tests.deploy.piped import calm_over_pipes
 from tests.deploy.real import rounds, until
 from tests.deploy.test_hospitals_for_real import gateway, table
 from tests.support import patients
 
 pytestmark = [pytest.mark.faults, gateway]
 
-SHORT = {"method": {"name": "fedavg", "rounds": 8}, **PRIVATE}
-LONG = {"method": {"name": "fedavg", "rounds": 24}, **PRIVATE}
+SHORT = {"method": {"name": "fedavg", "rounds": 6}, **PRIVATE}
+LONG = {"method": {"name": "fedavg", "rounds": 16}, **PRIVATE}
 PLANS = {"killed": LONG, "gateway": SHORT, "cut-10": SHORT, "cut-60": SHORT, "cut-300": SHORT, "full": SHORT, "room": SHORT}
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system to fill")
 
@@ -57,12 +58,7 @@ def faulty(tmp_path_factory, wire):
 @pytest.fixture(scope="module")
 def calm(faulty):
     """Every plan without faults."""
-    with faulty.at_work():
-        for name, settings in PLANS.items():
-            faulty.submit(name, settings)
-        outcomes = {name: faulty.outcome(faulty.done(name, seconds=1200)) for name in PLANS}
-    faulty.put_aside()
-    return outcomes
+    return calm_over_pipes(faulty, PLANS)
 
 
 @pytest.fixture
@@ -218,7 +214,7 @@ def test_twelve_sites_of_which_three_lose_power(tmp_path):
     settings = {"method": {"name": "fedavg", "rounds": 6}, **SECURE}
     with fixed_noise():
         made = Faulty(tmp_path, named, limit=120)
-        calm = made.calm("twelve", settings)
+        calm = calm_over_pipes(made, {"twelve": settings})["twelve"]
         with made.at_work():
             made.submit("twelve", settings)
             until(lambda: len(made.rounds_of("twelve")) >= 2, seconds=900, what="rounds")

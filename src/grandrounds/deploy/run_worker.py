@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.core.event_log import LineFile, log_event, start_logging
 from grandrounds.deploy.counts import FAILED, FILE, FINISHED, ROUND, STARTED, CountEvents
 from grandrounds.deploy.scheduler import Task
@@ -23,6 +25,10 @@ REQUESTS = "requests.jsonl"
 """Log of all requests and answers, in the server's folder of logs."""
 
 _log = logging.getLogger("grandrounds.run")
+
+_STOP = threading.Event()
+"""Set by SIGTERM: the run ends after its current round, so that no site has answered for a round that does not count."""
+
 PlainPlan = dict[str, Any]
 """A plan as it is in JSON."""
 
@@ -45,6 +51,7 @@ def main(stream: IO[str] = sys.stdin) -> int:
     _start_logs(task)
     try:
         end_with_parent()  # a run without its scheduler has no heartbeats
+        signal.signal(signal.SIGTERM, lambda *_: _STOP.set())
         _run_task(task)
     except GrandRoundsError as e:
         log_event(_log, FAILED, f"error: {e}", level=logging.ERROR, run=task.name, code=e.code)
@@ -219,6 +226,11 @@ def _log_progress(run: str) -> Callable[[Mapping[str, Any]], None]:
             log_event(
                 _log, ROUND, f"round {event['round']}", run=run, round=event["round"], seconds=seconds, missing=len(missing)
             )
+            if _STOP.is_set():
+                raise RunFailed(
+                    f"the run was stopped after round {event['round']}: continue it with `rounds server submit --resume {run}`",
+                    code="run-stopped",
+                )
         elif event["event"] == "done":
             log_event(_log, FINISHED, "done", run=run)
 

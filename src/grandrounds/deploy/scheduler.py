@@ -35,6 +35,9 @@ BEAT = 3.0
 STARTS = 5
 """Consecutive deaths of a run's process after which the run is abandoned. Regular exits (codes 0 to 3) are final."""
 
+ROUND = 40.0
+"""Seconds that a stopping server waits for the end of the current round."""
+
 FINAL = (0, 1, 2, 3)
 WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
 
@@ -125,9 +128,9 @@ class RunScheduler:
         return names
 
     def close(self) -> None:
-        """Stop the running process; its run can be resumed."""
+        """Stop the running process, after its current round if that ends in time; its run can be resumed."""
         if self._process is not None:
-            end(self._process)
+            end(self._process, grace=ROUND)
         if self._task is not None:
             self._records.update(self._task.name, state=STOPPED)
         self._runtime_client.close()
