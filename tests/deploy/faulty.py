@@ -97,7 +97,12 @@ class Faulty(Real):
         words = [ROUNDS, "server", "start", str(self.out), "--health", "0", "--foreground"]
         with (self.folder / "server.out").open("ab") as log:
             self.server_process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self.environment.get("server", {})},
             )
         if wait:
             until((self.link.state / "ready").exists, seconds=120, what="the server")

@@ -1,0 +1,115 @@
+"""Clocks that jump by an hour at a site and at the server, and a site that comes back after a day. `make test-faults`.
+
+Processes get their time from libfaketime, which reads its offset from a file; monotonic clocks are left alone, as on a
+machine whose clock is set.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from tests.deploy.faulty import PRIVATE, Faulty, Outcome, fixed_noise, report
+from tests.deploy.piped import calm_over_pipes
+from tests.deploy.real import until
+from tests.deploy.test_faults_consortium import stated
+from tests.deploy.test_hospitals_for_real import gateway, table
+
+LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+pytestmark = [
+    pytest.mark.faults,
+    gateway,
+    pytest.mark.skipif(LIBRARY is None, reason="there is no libfaketime: apt-get install faketime"),
+]
+
+PLANS = {name: {"method": {"name": "fedavg", "rounds": 8}, **PRIVATE} for name in ("site", "server", "day")}
+HOUR = 3600
+
+
+class Clocks:
+    """One file with an offset for the server and for each site."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+        self._files = {name: folder / f"clock {name}" for name in (*names, "server")}
+        for name in self._files:
+            self.set(name, 0)
+
+    def set(self, name: str, seconds: int) -> None:
+        """Set a clock; processes read the file anew within a second."""
+        part = self._files[name].with_suffix(".part")
+        part.write_text(f"{seconds:+d}\n")
+        part.replace(self._files[name])
+
+    def environment(self, name: str) -> dict[str, str]:
+        return {
+            "LD_PRELOAD": str(LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._files[name]),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    with fixed_noise():
+        yield Faulty(tmp_path_factory.mktemp("clock"), table(), limit=60)
+
+
+@pytest.fixture(scope="module")
+def calm(faulty):
+    return calm_over_pipes(faulty, PLANS)
+
+
+@pytest.fixture
+def clocks(faulty, calm):
+    made = Clocks(faulty.folder, faulty.names)
+    faulty.environment = {name: made.environment(name) for name in (*faulty.names, "server")}
+    with faulty.at_work():
+        yield made
+    faulty.put_aside()
+
+
+def run(faulty: Faulty, calm: dict[str, Outcome], name: str, jump: Callable[[], None]) -> str:
+    """Submit a run, disturb it after two rounds and state its outcome."""
+    faulty.submit(name, PLANS[name])
+    until(lambda: len(faulty.rounds_of(name)) >= 2, seconds=400, what="rounds")
+    jump()
+    outcome = faulty.outcome(faulty.done(name, seconds=1200))
+    outcome.check_stated(calm[name])
+    return stated(outcome)
+
+
+def test_clock_of_a_site_jumps_by_an_hour(faulty, calm, clocks):
+    began = time.monotonic()
+
+    def jump() -> None:
+        clocks.set("north", HOUR)
+        faulty.await_round("site", seconds=600)
+        clocks.set("north", -HOUR)
+
+    report("clock of a site jumps an hour ahead, then back by two", 2, run(faulty, calm, "site", jump), began)
+
+
+def test_clock_of_the_server_jumps_by_an_hour(faulty, calm, clocks):
+    began = time.monotonic()
+    told = run(faulty, calm, "server", lambda: clocks.set("server", HOUR))
+    report("clock of the server jumps an hour ahead", 1, told, began)
+
+
+def test_a_site_that_comes_back_after_a_day(faulty, calm, clocks):
+    """It loses power; all clocks show a day later when it starts again, while the run goes on."""
+    began = time.monotonic()
+
+    def away() -> None:
+        faulty.kill_site("north")
+        for name in (*faulty.names, "server"):
+            clocks.set(name, 25 * HOUR)
+        faulty.await_round("day", seconds=600)
+        faulty.start_site("north")
+
+    report("a site away for a day", 1, run(faulty, calm, "day", away), began)
