@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -51,7 +53,7 @@ def echo(letter: bytes) -> bytes:
 class Site:
     """A SuperNode as a process of its own, and a worker of ours in this process."""
 
-    def __init__(self, consortium: Consortium, name: str, handler: Handler, *, fast: bool) -> None:
+    def __init__(self, consortium: Consortium, name: str, handler: Handler, *, stock: bool) -> None:
         self.name, self.handler = name, handler
         self.folder = make_folder(consortium.folder / "sites" / name)
         self.port = free_port()
@@ -67,8 +69,9 @@ class Site:
             key=self.folder / "keys" / "node",
             port=self.port,
             secret=self.secret,
-            fast=fast,
         )
+        if stock:
+            started = [str(Path(sys.executable).parent / "flower-supernode"), *started[3:]]
         self.node = SupervisedProgram(Program(name, started, flower_environment(self.folder / "flower"), log, str(self.secret)))
         self.words: list[str] = []
         self.stop = threading.Event()
@@ -104,7 +107,7 @@ class Consortium:
     """Everything but the sites' data; `close` ends all that was started."""
 
     def __init__(
-        self, folder: Path, *names: str, handler: Handler = echo, through_gateway: bool = False, fast: bool = True
+        self, folder: Path, *names: str, handler: Handler = echo, through_gateway: bool = False, stock: bool = False
     ) -> None:
         self.folder = folder
         server = make_folder(folder / "server")
@@ -133,9 +136,13 @@ class Consortium:
         self.link.prepare()
         self.dialled = ports[0] if through_gateway else ports[1]
         self.superlink = SupervisedProgram(superlink_program(self.link))
+        if stock:
+            program = self.superlink.program
+            stock_command = [str(Path(sys.executable).parent / "flower-superlink"), *program.command[3:]]
+            self.superlink = SupervisedProgram(replace(program, command=stock_command))
         program = gateway_program(self.link) if through_gateway else None
         self.gateway = SupervisedProgram(program) if program is not None else None
-        self.sites = [Site(self, name, handler, fast=fast) for name in names]
+        self.sites = [Site(self, name, handler, stock=stock) for name in names]
 
     def start(self) -> None:
         self.superlink.start()

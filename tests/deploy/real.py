@@ -188,7 +188,7 @@ class Real:
 
     def start_site(self, name: str, *options: str) -> None:
         folder = self.site_folder(name)
-        words = [ROUNDS, "site", "start", str(folder), "--data", str(self.dealt.files[name]), "--fast", *options]
+        words = [ROUNDS, "site", "start", str(folder), "--data", str(self.dealt.files[name]), *options]
         with (self.folder / f"{slug(name)}.out").open("ab") as log:
             self.sites[name] = subprocess.Popen(
                 words,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
-from flwr.supercore.retry import http_retry
 from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.data.loading import AT_SITES
@@ -33,7 +31,6 @@ from grandrounds.deploy.superlink import Link, flower_environment, superlink_pro
 from grandrounds.engine.transport import BATCH, FAILED, GONE, UNAVAILABLE, FlowerTransport
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
-from grandrounds.keeper.runtime.supernode import GAVE_UP, gave_up
 from grandrounds.protocol import flower_message as flower_letters
 from grandrounds.protocol.flower_message import SMALL, NotAMessage, pack, unpack
 
@@ -139,33 +136,15 @@ def test_a_secret_that_is_lost_or_empty_is_said_in_words(tmp_path):
         runtime_secret(tmp_path / "runtime.secret")
 
 
-def test_a_node_that_gave_up_is_known_by_flowers_own_words(tmp_path):
-    log = tmp_path / "node.log"
-    log.write_bytes(b"INFO : SuperNode ID: 1\n")
-    assert not gave_up(log, 0)
-    with log.open("ab") as f:
-        f.write(b"ERROR :     " + GAVE_UP + b".\n")
-        end = f.tell()
-    assert gave_up(log, 0) and not gave_up(log, end), "what an earlier one said is past"
-    assert GAVE_UP.decode() in inspect.getsource(http_retry)
-
-
-def test_another_flower_is_refused_in_words(monkeypatch):
+def test_another_flower_is_refused_in_words(monkeypatch, capsys):
     for unread in ("1.43.0", "1.4.1", "2.0"):
         monkeypatch.setattr("flwr.__version__", unread)
         with refused("unsupported-version", match=unread):
             flower_letters.require_flower()
     monkeypatch.setattr("flwr.__version__", "1.41.1")
     flower_letters.require_flower()
-    with refused("unsupported-version"):
-        launcher.cap_sleeps(0.1)
-
-
-@pytest.mark.parametrize("given", ["0", "nan", "quick", "10"])
-def test_sleeps_that_make_no_sense_are_refused(monkeypatch, given):
-    monkeypatch.setenv(launcher.SLEEP, given)
-    with refused("out-of-range"):
-        launcher.longest_sleep()
+    assert not flower_letters.is_reviewed(), "its own pace is kept"
+    assert "flwr 1.41.1 keeps its own polling intervals" in capsys.readouterr().err
 
 
 def test_a_node_starts_nothing_listens_on_loopback_and_dials_with_tls():

@@ -51,7 +51,7 @@ def site(tmp_path_factory):
     """Metrics of a site that answered three requests and refused one."""
     folders = provisioned(tmp_path_factory.mktemp("site"), "cleveland", "hungary")
     folder = SiteFolder(folders.site("cleveland"))
-    found = Site(folder, data="none", query=None, device="cpu", fast=True, node=False)
+    found = Site(folder, data="none", query=None, device="cpu", node=False)
     found.log.codes.update({"answered": 3, "budget-spent": 1})
     return found._metrics()
 

@@ -30,7 +30,7 @@ def written(tmp_path) -> dict[str, str]:
     (tmp_path / "gateway.sh").write_text("#!/bin/sh\n")
     (tmp_path / "gateway.sh").chmod(0o700)
     here = InstallPaths(environment=str(Path(sys.executable).parent.parent), folder=str(tmp_path))
-    return {**server_units(CONSORTIUM, here), **site_units(CONSORTIUM, SITE, 9500, here)}
+    return {**server_units(CONSORTIUM, here), **site_units(CONSORTIUM, SITE, here)}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -52,7 +52,7 @@ def test_the_keeper_alone_has_the_data_and_no_network(written):
     keeper, node = written["grandrounds-keeper.service"], written["grandrounds-node.service"]
     assert "IPAddressDeny=any" in keeper and "TABLE" in keeper
     assert "IPAddressDeny" not in node and "TABLE" not in node
-    assert "--isolation process" in node and "--superlink fl.example.org:9443" in node
+    assert " site node " in node and "Restart=always" in node
 
 
 def test_scripts_are_sh(tmp_path):

@@ -489,7 +489,7 @@ def start(
         bool, typer.Option("--node/--no-node", help="Also start the SuperNode, unless one is running.")
     ] = True,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
+        bool, typer.Option("--fast", hidden=True, help="Without effect: exchanges are fast without it.")
     ] = False,
     unfit: Annotated[
         bool,
@@ -546,7 +546,7 @@ def start(
                 code="data-do-not-fit",
             )
     site_folder.accepted_peers()  # warns where secure sums will be refused
-    site = Site(site_folder, data=data, query=query, device=device, fast=fast, node=node)
+    site = Site(site_folder, data=data, query=query, device=device, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -51,7 +51,7 @@ def check_connection(
 def start_node(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
     fast: Annotated[
-        bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
+        bool, typer.Option("--fast", hidden=True, help="Without effect: exchanges are fast without it.")
     ] = False,
 ) -> None:
     """Start only the SuperNode of a site, until Ctrl-C; `rounds site start --no-node` then runs without a network of its own.
@@ -76,7 +76,7 @@ def start_node(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     echo(f"{site.name}: gateway {describe(route.hops)}")
-    node = SuperNode(site, fast=fast, say=echo)
+    node = SuperNode(site, say=echo)
     try:
         node.start()
         node.tend(stop)

@@ -333,7 +333,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member, *, policy:
     write(folder / "policy.toml", policy_template(policy))
     write_agreement(folder, consortium)
     write(folder / "start.sh", site_script(), mode=SCRIPT)
-    for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():
+    for name, text in site_units(consortium, site).items():
         write(make_folder(folder / "units") / name, text)
     if not folders.insecure:
         write(folder / "compose.yaml", site_compose(site, port, port + 1))

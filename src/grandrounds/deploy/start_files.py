@@ -67,18 +67,16 @@ def server_units(
 
 
 def site_units(
-    consortium: Consortium, site: Member, ports: int, where: InstallPaths | None = None, *, insecure: bool = False
+    consortium: Consortium, site: Member, where: InstallPaths | None = None
 ) -> dict[str, str]:
-    """Write the units of a site: the SuperNode, which connects to the gateway, and the keeper, the only process that reads
-    the data.
+    """Write the units of a site: `rounds site node`, which supervises the SuperNode and connects to the gateway, and the
+    keeper, the only process that reads the data.
 
     The keeper reaches loopback only (IPAddressDeny); a database elsewhere needs one more line.
     """
     where = where or InstallPaths(folder="/var/lib/grandrounds/site")
     whose = f"{_escape_percent(site.name)} in {_escape_percent(consortium.name)}"
-    node = supernode_command(
-        where.program("flower-supernode"), where.folder, consortium.server, ports, insecure=insecure
-    )
+    node = node_command(where.program("rounds"), where.folder)
     keep = keeper_command(where.program("rounds"), where.folder, "${TABLE}")
     alone = f"Environment=TABLE={where.table}\nIPAddressDeny=any\nIPAddressAllow=localhost\n"
     return {
@@ -201,8 +199,14 @@ def server_command(rounds: str, folder: str, *, insecure: bool) -> list[str]:
     return [rounds, "server", "start", folder, "--foreground", *(["--insecure-loopback"] if insecure else [])]
 
 
-def supernode_command(program: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
+def node_command(rounds: str, folder: str) -> list[str]:
+    """Return the command that supervises a site's SuperNode, with its proxy, further gateways and the server's clock."""
+    return [rounds, "site", "node", folder]
+
+
+def supernode_command(python: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
     """Return the command of a SuperNode that runs no app code: tasks wait on loopback for the keeper, which has the secret.
+    It ends with an error when the SuperNode gives up, so that a container's restart policy applies.
     """
     root, keys = Path(folder), Path(folder) / "keys"
     arguments = launcher.command(
@@ -212,7 +216,7 @@ def supernode_command(program: str, folder: str, server: Server, port: int, *, i
         port=port,
         secret=keys / "runtime.secret",
     )
-    return [program, *arguments[1:]]
+    return [python, *arguments[1:]]
 
 
 def keeper_command(rounds: str, folder: str, table: str) -> list[str]:

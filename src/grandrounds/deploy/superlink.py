@@ -108,7 +108,7 @@ def superlink_program(link: Link) -> Program:
         "--enable-supernode-auth",
     ]
     command = [
-        str(Path(sys.executable).parent / "flower-superlink"),
+        *(sys.executable, "-m", "grandrounds.deploy.superlink_launcher"),
         *(["--insecure"] if link.insecure else tls),
         *("--host", "127.0.0.1", "--port", str(link.port)),
         *("--database", database),

@@ -1,8 +1,9 @@
 """Carry sealed messages to sites and back: the `Transport` that a `RemoteEngine` needs, and one on Flower's grid.
 
 Flower's own `send_and_receive` asks every three seconds, and its `pull_messages` fetches answers one after another, with a
-second's wait for each part that is not there yet. `FlowerTransport` asks for headers at an interval of its own, and fetches
-every announced answer in a thread of its own: a site that is cut off in the middle of an upload delays no other.
+second's wait for each part that is not there yet. `FlowerTransport` waits at the SuperLink until an answer is there
+(`protocol/flower_wait.py`), or asks at an interval of its own where the SuperLink is a stock one, and fetches every announced
+answer in a thread of its own: a site that is cut off in the middle of an upload delays no other.
 
 The bytes of a message differ from site to site in header and signature, so Flower's store, which keeps equal objects once,
 keeps every message: K sites cost K bodies, from the ServerApp to the SuperLink on the same host.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.core.errors import RunFailed
 from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotAMessage, pack, require_flower, unpack
+from grandrounds.protocol.flower_wait import WaitInterceptor
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -79,7 +81,7 @@ class FlowerTransport:
 
     Args:
         grid: The grid of a Flower ServerApp.
-        interval: Seconds between two looks for answers.
+        interval: Seconds between two looks for answers at a SuperLink that does not know waits.
         lifetime: Seconds after which the SuperLink gives up a message without an answer.
         largest: Bytes of an answer from which on it counts as failed and is not downloaded.
     """
@@ -138,7 +140,7 @@ class FlowerTransport:
             finished = [t for t in tickets if t in self._downloads and self._downloads[t].done()]
             if finished or remaining <= 0:
                 return [_call(self._downloads.pop(ticket).result) for ticket in finished]
-            if not under_way:
+            if not under_way and not self._inbox.wait(remaining):
                 time.sleep(min(self._interval, remaining))
         return []
 
@@ -148,6 +150,9 @@ class _Inbox(Protocol):
 
     def announced(self, tickets: Sequence[str]) -> Iterable[tuple[str, Download]]:
         """Yield tickets whose reply is announced, each with the function that downloads it."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long for a reply that came after the last look; False if that is not possible here."""
 
 
 def _make_inbox(grid: Grid, largest: int) -> _Inbox:
@@ -166,12 +171,27 @@ class _GridInbox:
         for message in self._grid.pull_messages(tickets):
             yield message.metadata.reply_to_message_id, lambda message=message: _reply(message)  # type: ignore[misc]
 
+    def wait(self, seconds: float) -> bool:
+        return False
+
 
 class _HttpInbox:
     """Flower's own grid over HTTP: headers first, then the parts of each reply."""
 
     def __init__(self, grid: HttpGrid, largest: int) -> None:
         self._grid, self._largest = grid, largest
+        self._waits = WaitInterceptor("/flwr.proto.Runtime/PullMessages")
+        client = grid._runtime_client
+        client._interceptors = (*client._interceptors, self._waits)
+
+    def wait(self, seconds: float) -> bool:
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+
+        if not self._waits.supported or seconds <= 0:
+            return False
+        client = self._grid._runtime_client
+        self._waits.wait(lambda: client.PullMessages(PullAppMessagesRequest()), seconds)  # no ids: it takes nothing
+        return not self._waits.failed
 
     def announced(self, tickets: Sequence[str]) -> Iterable[tuple[str, Download]]:
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest

@@ -7,7 +7,7 @@ decoded here: `.data` is used as received, never `.numpy()`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
 from typing import TYPE_CHECKING
 
 from grandrounds.core.errors import BadInput
@@ -25,16 +25,18 @@ tables.
 FLWR = ("1.41", "1.42")
 """Flower releases whose internals (runtime API, helpers, the node's loop) were reviewed for this module."""
 
+REVIEWED = ("1.41.0", "1.42.0")
+"""Versions whose SuperLink and SuperNode are started with waits (`protocol/flower_wait.py`); of the modules that are rebound,
+the two differ in a middleware for tracing only.
+"""
+
 
 class NotAMessage(Exception):
     """A Flower message that does not carry exactly one signed message."""
 
 
-def require_flower(*, exactly: Sequence[str] = ()) -> None:
+def require_flower() -> None:
     """Check that a supported release of Flower is installed.
-
-    Args:
-        exactly: Versions that are required; any supported release if empty.
 
     Raises:
         BadInput: Flower is missing, or its version is not supported.
@@ -44,18 +46,27 @@ def require_flower(*, exactly: Sequence[str] = ()) -> None:
     except ImportError:
         raise BadInput("Flower is not installed: pip install 'grandrounds[flower]'", code="missing-package") from None
     version = str(flwr.__version__)
-    if exactly and version not in exactly:
-        supported = " or ".join(exactly)
-        raise BadInput(
-            f"--fast requires flwr {supported}, but flwr {version} is installed: start without --fast",
-            code="unsupported-version",
-        )
     if ".".join(version.split(".")[:2]) not in FLWR:
         supported, newest = " and ".join(FLWR), FLWR[-1]
         raise BadInput(
             f"flwr {version} is installed, but the keeper requires flwr {supported}: pip install 'flwr=={newest}.*'",
             code="unsupported-version",
         )
+
+
+def is_reviewed() -> bool:
+    """Check that names inside of the installed Flower may be rebound; say so on standard error if not."""
+    import flwr
+
+    version = str(flwr.__version__)
+    if version not in REVIEWED:
+        reviewed = " and ".join(REVIEWED)
+        print(
+            f"note: flwr {version} keeps its own polling intervals: exchanges are faster with {reviewed}",
+            file=sys.stderr,
+            flush=True,
+        )
+    return version in REVIEWED
 
 
 def pack(letter: bytes) -> RecordDict:

@@ -1,35 +1,58 @@
-"""`python -m grandrounds.keeper.flower.launcher ...`: the `flower-supernode` command with shorter sleeps.
+"""`python -m grandrounds.keeper.flower.launcher ...`: the `flower-supernode` command, which waits instead of polling.
 
 Flower's SuperNode sleeps 3 s when no message waits and 0.5 s until a reply is ready, and waits a second for a late object.
-This launcher rebinds two names in one of its modules, in this process only; Flower's files are not changed. It is off by
-default, and refuses versions of flwr whose loop was not reviewed.
+This launcher rebinds names of its modules, in this process only; Flower's files are not changed:
+
+- The SuperNode waits at the SuperLink for messages (`protocol/flower_wait.py`). At a SuperLink that does not know waits it
+  polls: often for half a minute after a message, then as Flower does.
+- The keeper waits at the SuperNode for tasks, and the SuperNode for the keeper's reply, without polling.
+- A SuperNode that was killed is deactivated at its next start, so that it need not wait until its heartbeat has expired.
+- A SuperNode that gives up ends its process with an error, so that it is started again.
+
+Versions of flwr that were not reviewed keep Flower's own pace.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import json
 import os
 import sys
+import threading
 import time
 import types
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from grandrounds.core.errors import BadInput, GrandRoundsError
-from grandrounds.protocol.flower_message import require_flower
+from grandrounds.core.errors import GrandRoundsError
+from grandrounds.protocol.flower_inline import run_in_line
+from grandrounds.protocol.flower_message import is_reviewed, require_flower
+from grandrounds.protocol.flower_wait import News, WaitInterceptor, WaitMiddleware
 
-READ_FOR = ("1.41.0", "1.42.0")
-"""Reviewed versions: flwr/supernode/start_client_internal.py is the same file in both."""
-SLEEP = "GRANDROUNDS_NODE_SLEEP"
-DEFAULT, LEAST, MOST = 0.1, 0.01, 3.0
+SHORT, LONG, ACTIVE = 0.1, 3.0, 30.0
+"""Seconds between polls of a SuperLink that does not know waits: soon after a message, later, and how long `soon` is."""
+
+GAP = 2.5
+"""Seconds that a node which was killed stays deactivated: servers look every second, and must notice that messages to the
+killed process are lost.
+"""
+
+CONNECTIONS = 60.0
+"""Seconds that an idle connection to the gateway is kept open (Flower: 5): a heartbeat needs no new TLS handshake."""
+
 OFFSET = "GRANDROUNDS_CLOCK_OFFSET"
 """Environment variable with the seconds that the server's clock is ahead of this machine's."""
 
+TASKS = "tasks"
+ACQUIRE_PATH = "/v1/runtime/acquire-task"
+REPLIES = ("/v1/runtime/push-messages", "/v1/runtime/push-object", "/v1/runtime/push-task-output")
+PULL = "/flwr.proto.Fleet/PullMessages"
 
-def command(
-    *, superlink: str, authority: Path | None, key: Path | None, port: int, secret: Path, fast: bool = False
-) -> list[str]:
+
+def command(*, superlink: str, authority: Path | None, key: Path | None, port: int, secret: Path) -> list[str]:
     """Build the command that starts a site's SuperNode.
 
     The node connects to the gateway, identifies itself by its key, listens on loopback only, starts no process and installs
@@ -41,18 +64,13 @@ def command(
         key: The node's private key.
         port: Loopback port of its runtime API.
         secret: File with the runtime secret.
-        fast: Shorten its sleeps.
 
     Returns:
         The command line.
     """
-    programs = Path(sys.executable).parent
-    start = (
-        [sys.executable, "-m", "grandrounds.keeper.flower.launcher"] if fast else [str(programs / "flower-supernode")]
-    )
     tls = ["--root-certificates", str(authority), "--auth-supernode-private-key", str(key)]
     return [
-        *start,
+        *(sys.executable, "-m", "grandrounds.keeper.flower.launcher"),
         *("--superlink", superlink),
         *(["--insecure"] if authority is None else tls),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -60,53 +78,205 @@ def command(
     ]
 
 
-def longest_sleep() -> float:
-    """Return the longest sleep of the SuperNode in seconds, from the environment."""
-    text = os.environ.get(SLEEP, str(DEFAULT))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not LEAST <= seconds <= MOST:
-        raise BadInput(f"{SLEEP} is {text}: give seconds between {LEAST} and {MOST}", code="out-of-range")
-    return seconds
+class Activation:
+    """Id of the node that is activated at the SuperLink, on disk, so that the next process can deactivate it after a kill.
+
+    Two processes with the key of one site must never be active together: each would answer a part of the messages, with a
+    budget of its own. So an id counts only if no process has the file open, and if it was written to this very file since
+    this machine was started: in a copy of the folder it does not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+        except OSError:
+            os.close(self._file)
+            self._file = -1
+
+    def _place(self) -> str:
+        status = os.fstat(self._file)
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        return f"{status.st_dev} {status.st_ino} {boot.read_text().strip() if boot.exists() else ''}"
+
+    def read(self) -> int | None:
+        """Return the id of a node that a dead process left activated."""
+        if self._file < 0:
+            return None
+        try:
+            stored = json.loads(os.pread(self._file, 4096, 0))
+            return int(stored["node"]) if stored["place"] == self._place() else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, node: int | None) -> None:
+        """Store the id of the active node; None if there is none."""
+        if self._file < 0:
+            return
+        os.ftruncate(self._file, 0)
+        if node is not None:
+            os.pwrite(self._file, json.dumps({"node": node, "place": self._place()}).encode(), 0)
 
 
-def cap_sleeps(cap: float) -> None:
-    """Limit the sleeps of the SuperNode's loop, in this process, to `cap` seconds."""
-    require_flower(exactly=READ_FOR)
-    import flwr.supernode.start_client_internal as node
+class _Pace:
+    """Sleeps of the SuperNode's loop."""
 
-    loop: Any = node
-    loop.time = types.SimpleNamespace(
-        sleep=lambda seconds: time.sleep(min(seconds, cap)), time=time.time, monotonic=time.monotonic
-    )
-    loop.pull_objects = functools.partial(loop.pull_objects, initial_backoff=cap / 2, backoff_cap=1.0)
+    def __init__(self) -> None:
+        self.waits = WaitInterceptor(PULL)
+        self.reply = threading.Event()
+        """Set whenever the keeper sends a part of a reply."""
+        self.last_message = float("-inf")
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep in place of `time.sleep`: 3 s without a message, 0.5 s until a reply, or a part of it, is there."""
+        if seconds < 1.0:
+            self.reply.wait(seconds)
+            self.reply.clear()
+        elif self.waits.failed or not self.waits.supported:
+            time.sleep(SHORT if time.monotonic() - self.last_message < ACTIVE else LONG)
+
+
+def rebind(activation: Activation | None = None) -> None:
+    """Rebind names of Flower's SuperNode, in this process.
+
+    Args:
+        activation: Id of the active node on disk; None without.
+    """
+    from flwr.supercore.exit.exit_handler import add_exit_handler
+
+    pace, news = _Pace(), News()
+    loop: Any = import_module("flwr.supernode.start_client_internal")
+    loop.time = types.SimpleNamespace(sleep=pace.sleep, time=time.time, monotonic=time.monotonic)
+    loop.pull_objects = functools.partial(loop.pull_objects, initial_backoff=SHORT / 2, backoff_cap=1.0)
+    pull = loop._pull_and_store_message
+
+    def pull_and_announce(**arguments: Any) -> int | None:
+        run: int | None = pull(**arguments)
+        if run is not None:
+            news.announce(TASKS)
+        return run
+
+    loop._pull_and_store_message = pull_and_announce
+    connection: Any = import_module("flwr.supernode.fleet_http_connection")
+    connection.FleetHttpClient = _make_client_class(pace, activation)
+    api: Any = import_module("flwr.supernode.main")
+    api.create_app = functools.partial(_create_app, api.create_app, pace, news)
+    cli: Any = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of the same name
+    start = cli.start_client_internal
+
+    def start_node(**arguments: Any) -> None:
+        add_exit_handler(news.close)  # the last one is called first: keepers that wait do not delay the end
+        start(**arguments)
+
+    cli.start_client_internal = start_node
 
 
 def correct_clock(seconds: float) -> None:
     """Add `seconds` to the times that the SuperNode signs, in this process; see `keeper.network.clock`."""
-    require_flower(exactly=READ_FOR)
-    import flwr.supernode.node_auth_http_interceptor as authentication
-
-    module: Any = authentication
+    module: Any = import_module("flwr.supernode.node_auth_http_interceptor")
     now = module.now
     module.now = lambda: now() + timedelta(seconds=seconds)
 
 
-def main() -> int:
-    """Start the SuperNode with the arguments of this command."""
+def _create_app(create: Any, pace: _Pace, news: News, *arguments: Any, **named: Any) -> Any:
+    """Create the SuperNode's runtime API, at which a keeper can wait for tasks."""
+    from flwr.proto.runtime_pb2 import AcquireTaskResponse
+    from starlette.middleware import Middleware
+
+    def after(path: str, request: Any, response: Any) -> None:
+        if path in REPLIES:
+            pace.reply.set()
+
+    app = create(*arguments, **named)
+    wait = Middleware(
+        WaitMiddleware,  # type: ignore[arg-type]
+        news=news,
+        keys={ACQUIRE_PATH: lambda request: TASKS},
+        empty={ACQUIRE_PATH: AcquireTaskResponse},
+        after=after,
+    )
+    app.user_middleware.append(wait)
+    run_in_line(app)
+    return app
+
+
+def _make_client_class(pace: _Pace, activation: Activation | None) -> Any:
+    """Make the class of the SuperNode's client, which waits for messages and keeps its connections."""
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    class WaitingClient(FleetHttpClient):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self._client.close()
+            self._client = httpx.Client(
+                verify=named.get("verify", True),
+                timeout=self._client.timeout,
+                follow_redirects=True,
+                limits=httpx.Limits(keepalive_expiry=CONNECTIONS),
+            )
+            self._interceptors = (*self._interceptors, pace.waits)
+            self._was_empty = False
+
+        def PullMessages(self, request: Any) -> Any:  # noqa: N802
+            answer = None
+            if self._was_empty and pace.waits.supported:
+                answer = pace.waits.wait(lambda: super(WaitingClient, self).PullMessages(request))
+            if answer is None:
+                answer = super().PullMessages(request)
+            self._was_empty = not answer.messages_list
+            if not self._was_empty:
+                pace.last_message = time.monotonic()
+            return answer
+
+        def ActivateNode(self, request: Any) -> Any:  # noqa: N802
+            left = None if activation is None else activation.read()
+            if left is not None:
+                try:
+                    super().DeactivateNode(DeactivateNodeRequest(node_id=left))
+                    time.sleep(GAP)
+                except httpx.HTTPError:
+                    pass  # it is inactive already, or the gateway is away, which the next line reports
+            answer = super().ActivateNode(request)
+            if activation is not None:
+                activation.write(answer.node_id)
+            return answer
+
+        def DeactivateNode(self, request: Any) -> Any:  # noqa: N802
+            answer = super().DeactivateNode(request)
+            if activation is not None:
+                activation.write(None)
+            return answer
+
+    return WaitingClient
+
+
+def _open_activation() -> Activation | None:
+    """Open the record of the active node in Flower's folder; None where nothing can be written."""
     try:
-        cap_sleeps(longest_sleep())
-        if offset := float(os.environ.get(OFFSET, 0.0)):
-            correct_clock(offset)
+        return Activation(Path(os.environ["FLWR_HOME"]) / "active-node.json")
+    except (KeyError, OSError):
+        return None
+
+
+def main() -> int:
+    """Start the SuperNode with the arguments of this command; it returns only if the SuperNode gave up."""
+    try:
+        require_flower()
+        if is_reviewed():
+            rebind(_open_activation())
+            if offset := float(os.environ.get(OFFSET, 0.0)):
+                correct_clock(offset)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     flower_supernode()
-    return 0
+    print("error: the SuperNode gave up its connection; it must be started again", file=sys.stderr, flush=True)
+    os._exit(1)  # the thread of its runtime API would keep this process
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.flower_message import NotAMessage, pack, require_flower, unpack
+from grandrounds.protocol.flower_wait import WaitInterceptor
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -33,17 +34,21 @@ Note = Callable[[str], None]
 """
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+STOP = 0.5
+"""Seconds within which a stop is noticed during a wait."""
 BEAT = 10.0
 """Seconds between heartbeats of a running task; a SuperNode abandons a task after 60 s without one."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Polling intervals: short while messages arrive, longer after `calm` seconds without one."""
+    """Polling intervals at a SuperNode that does not know waits: short while messages arrive, longer after `calm` seconds
+    without one.
+    """
 
     busy: float = 0.05
-    idle: float = 0.5
-    calm: float = 60.0
+    idle: float = 3.0
+    calm: float = 30.0
     away: float = 5.0
     objects: float = 0.02
     """First wait for a part of a message that the SuperNode announced but has not fetched yet."""
@@ -82,7 +87,8 @@ def serve(
 
     pace, say = pace or Pace(), note or _silent
     connected, wait, last = False, pace.busy, time.monotonic()
-    with make_client(address, make_authentication(secret)) as door:
+    waits = WaitInterceptor(ACQUIRE)
+    with make_client(address, make_authentication(secret), waits) as door:
         worker = _Worker(address, door, _MessageRunner(handler, seconds), pace)
         while not stop.is_set():
             try:
@@ -102,8 +108,10 @@ def serve(
                 say("connected")
                 connected, last = True, time.monotonic()
             if not has_task:
-                wait = pace.busy if time.monotonic() - last < pace.calm else pace.idle
-                stop.wait(wait)
+                if waits.supported:
+                    worker.wait_for_task(waits, stop)
+                if waits.failed or not waits.supported:
+                    stop.wait(pace.busy if time.monotonic() - last < pace.calm else pace.idle)
                 continue
             wait = pace.busy
             say("taken")
@@ -124,12 +132,33 @@ class _Worker:
 
     def look(self) -> bool:
         """Check for a task."""
+        if not self._next:
+            self._next = self._acquire().token
+        return bool(self._next)
+
+    def _acquire(self) -> Any:
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
 
-        if not self._next:
-            self._next = self._door.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])).token
-        return bool(self._next)
+        return self._door.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+
+    def wait_for_task(self, waits: WaitInterceptor, stop: threading.Event) -> None:
+        """Wait at the SuperNode until it has a task, in a thread, so that `stop` is seen meanwhile."""
+        ended = threading.Event()
+
+        def wait() -> None:
+            try:
+                answer = waits.wait(self._acquire)
+                if answer is not None:  # the SuperNode does not know waits (any more), and may have given a task
+                    self._next = answer.token
+            except (RuntimeError, ValueError):
+                pass  # the client was closed meanwhile, or the answer is unreadable: the next look reports it
+            finally:
+                ended.set()
+
+        threading.Thread(target=wait, daemon=True, name="wait").start()
+        while not ended.wait(STOP) and not stop.is_set():
+            pass
 
     def answer(self, stop: threading.Event) -> str:
         """Fetch one message, have it answered and return the answer; gives the word for the outcome."""

@@ -29,10 +29,10 @@ class Site:
     """One running site, until it is stopped."""
 
     def __init__(
-        self, folder: SiteFolder, *, data: str, query: str | None, device: str, fast: bool, node: bool
+        self, folder: SiteFolder, *, data: str, query: str | None, device: str, node: bool
     ) -> None:
         """Create a site; with `node` its SuperNode is started too, else a running one is used."""
-        self.folder, self._fast, self._with_node = folder, fast, node
+        self.folder, self._with_node = folder, node
         self.settings = folder.settings()
         limit = float(self.settings["limits"]["seconds"])
         self.supervisor = Supervisor.for_folder(
@@ -58,7 +58,7 @@ class Site:
                 say(f"health page: http://127.0.0.1:{health.port}/health")
             if self._with_node and not _listens(self.port):
                 say(f"gateway: {describe(read_route(self.settings, self.folder.path).hops)}")
-                self._node = node = SuperNode(self.folder, fast=self._fast, say=say)
+                self._node = node = SuperNode(self.folder, say=say)
                 ends.callback(node.close)
                 node.start()
                 threading.Thread(target=node.tend, args=(stop,), daemon=True, name="node").start()

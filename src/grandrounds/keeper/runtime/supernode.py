@@ -26,9 +26,6 @@ from grandrounds.keeper.network.route import exempt_loopback, read_route
 
 Say = Callable[[str], None]
 
-GAVE_UP = b"SSL/TLS handshake error detected"
-"""Flower's log message for an abandoned connection."""
-
 TEND = 5.0
 MEASURE = 600.0
 """Seconds between two looks at the process, and between two measurements of the clock."""
@@ -76,8 +73,8 @@ class ConnectionStatus:
 class SuperNode:
     """The process of one site's SuperNode."""
 
-    def __init__(self, folder: SiteFolder, *, fast: bool, say: Say) -> None:
-        self._folder, self._fast, self._say = folder, fast, say
+    def __init__(self, folder: SiteFolder, *, say: Say) -> None:
+        self._folder, self._say = folder, say
         settings = folder.settings()
         self._port = int(settings["node"]["port"])
         self._route = read_route(settings, folder.path)
@@ -85,7 +82,6 @@ class SuperNode:
         self._forwarder = None if self._route.is_plain else Forwarder(self._route, say)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder.state / "node.log"
-        self._read = 0  # bytes of the log that were read
         self.starts = 0
         self._said = ""
         self._measured = 0.0
@@ -97,13 +93,10 @@ class SuperNode:
         self._start_process()
 
     def tend(self, stop: threading.Event) -> None:
-        """Restart the process if it died or gave up, with a minimum interval, until `stop` is set."""
+        """Restart the process if it ended, with a minimum interval, until `stop` is set."""
         while not stop.wait(TEND):
             assert self._process is not None
-            size = self._log.stat().st_size
-            if gave_up(self._log, self._read):
-                self._stop_process()
-            self._read = 0 if rotate(self._log) else max(self._read, size - len(GAVE_UP))
+            rotate(self._log)
             rotate(self._folder.state / "work.log")
             if self._process.poll() is not None:
                 self._start_process()
@@ -145,15 +138,11 @@ class SuperNode:
             key=None if insecure else path / "keys" / "node",
             port=self._port,
             secret=path / "keys" / "runtime.secret",
-            fast=self._fast or bool(correction),
         )
         environment = self._environment()
         if correction:
             environment[launcher.OFFSET] = f"{correction:.3f}"
-            if not self._fast:
-                environment[launcher.SLEEP] = str(launcher.MOST)
         with self._log.open("ab") as log:
-            self._read = log.tell()
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self.status().save(self._folder.state)
 
@@ -173,14 +162,3 @@ class SuperNode:
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "GRANDROUNDS_PROXY_PASSWORD")
         plain = {name: value for name, value in os.environ.items() if name.upper() not in names}
         return {**plain, **quiet, **exempt_loopback(), "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
-
-
-def gave_up(log: Path, since: int) -> bool:
-    """Check whether a SuperNode stopped working without ending its process, by its log from this byte on.
-
-    Flower does so when a connection ends within a TLS handshake, for example when a proxy or firewall accepts connections
-    while the gateway is down. The process would stay, receive nothing more, and look healthy.
-    """
-    with log.open("rb") as f:
-        f.seek(since)
-        return GAVE_UP in f.read()
