@@ -17,7 +17,10 @@ from tests.support import refused
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
 from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.data.loading import AT_SITES
@@ -47,6 +50,20 @@ def test_a_letter_comes_out_of_a_message_as_it_went_in(size):
 def test_what_carries_no_letter_is_told_apart(record):
     with pytest.raises(NotAMessage):
         unpack(RecordDict(record))
+
+
+def test_parts_of_a_message_are_rebuilt_if_their_hash_is_the_announced_one(monkeypatch):
+    monkeypatch.setattr(TaskIdentity, "run_id", 3)
+    monkeypatch.setattr(TaskIdentity, "node_id", 1)
+    message = Message(pack(b"body"), 7, flower_letters.MESSAGE_TYPE, ttl=60.0, group_id="1")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    head, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+    objects = {id: part.deflate() for id, part in get_all_nested_objects(message).items()}
+    rebuilt = flower_letters.rebuild_parts(head, tree)
+    assert len(rebuilt) == 2 and rebuilt.items() <= objects.items(), "all but the record"
+    head.metadata.group_id = "2"
+    assert list(flower_letters.rebuild_parts(head, tree)) == [tree.children[0].object_id], "other metadata, another hash"
+    assert flower_letters.rebuild_parts(head, tree.children[0]) == {}
 
 
 class Grid:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 BEAT = 3.0
 """Seconds between heartbeats of a running run."""
 
+LOOK = 1.0
+"""Seconds between two questions for a submitted run while none is running."""
+
 STARTS = 5
 """Consecutive deaths of a run's process after which the run is abandoned. Regular exits (codes 0 to 3) are final."""
 
@@ -67,6 +70,7 @@ class RunScheduler:
         self._task: Task | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._last_heartbeat = 0.0
+        self._last_look = float("-inf")
         self._runtime_client = open_client(link, secret=link.secret)
         self._task_client: RuntimeHttpClient | None = None
 
@@ -85,7 +89,9 @@ class RunScheduler:
 
         try:
             if self._task is None:
-                self._take_run()
+                if time.monotonic() - self._last_look > LOOK:
+                    self._last_look = time.monotonic()
+                    self._take_run()
             elif self._process is not None and self._process.poll() is not None:
                 self._handle_exit(self._process.returncode)
             elif time.monotonic() - self._last_heartbeat > BEAT and not self._send_heartbeat():

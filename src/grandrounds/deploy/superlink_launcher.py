@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from grandrounds.core.errors import GrandRoundsError
-from grandrounds.protocol.flower_inline import run_in_line
+from grandrounds.protocol.flower_inline import call_dependencies_in_line, run_in_line
 from grandrounds.protocol.flower_message import is_reviewed, require_flower
 from grandrounds.protocol.flower_wait import News, WaitMiddleware
 
@@ -76,6 +76,7 @@ def rebind() -> None:
     """Rebind names of Flower's SuperLink, in this process."""
     import uvicorn
 
+    call_dependencies_in_line()
     news = News()
 
     class Server(uvicorn.Server):
@@ -102,7 +103,7 @@ def _create_app(create: Any, news: News, *arguments: Any, **named: Any) -> Any:
     app = create(*arguments, **named)
     node, run = f"{FLEET}/pull-messages", f"{RUNTIME}/pull-messages"
     wait = Middleware(
-        WaitMiddleware,  # type: ignore[arg-type]
+        WaitMiddleware,
         news=news,
         keys={node: lambda request: request.node.node_id, run: lambda request: REPLIES},
         empty={node: PullMessagesResponse, run: PullAppMessagesResponse},

@@ -12,14 +12,14 @@ keeps every message: K sites cost K bodies, from the ServerApp to the SuperLink 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.core.errors import RunFailed
-from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotAMessage, pack, require_flower, unpack
+from grandrounds.protocol.flower_message import MESSAGE_TYPE, NotAMessage, pack, rebuild_parts, require_flower, unpack
 from grandrounds.protocol.flower_wait import WaitInterceptor
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ class FlowerTransport:
             outgoing = []
             for address, data in batch:
                 self._sent += 1  # part of a message's identity: equal messages, sent again, have tickets of their own
-                outgoing.append(
-                    Message(pack(data), int(address), MESSAGE_TYPE, ttl=self._lifetime, group_id=str(self._sent))
-                )
+                message = Message(pack(data), int(address), MESSAGE_TYPE, ttl=self._lifetime, group_id=str(self._sent))
+                message.metadata.src_task_id = None  # the SuperLink announces none, and `rebuild_parts` needs all metadata
+                outgoing.append(message)
             accepted = list(_call(self._grid.push_messages, outgoing))
             if len(accepted) != len(batch):
                 raise RunFailed(
@@ -199,9 +199,10 @@ class _HttpInbox:
         response = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=tickets))
         for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
             ticket = head.metadata.reply_to_message_id
-            yield ticket, lambda ticket=ticket, tree=tree: self._download(ticket, tree)  # type: ignore[misc]
+            known = rebuild_parts(head, tree)
+            yield ticket, lambda t=ticket, tree=tree, known=known: self._download(t, tree, known)  # type: ignore[misc]
 
-    def _download(self, ticket: str, tree: Any) -> Reply:
+    def _download(self, ticket: str, tree: Any, known: Mapping[str, bytes]) -> Reply:
         from flwr.app import Message
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -230,7 +231,7 @@ class _HttpInbox:
                 raise _TooLarge
             return data
 
-        parts = [branch.object_id for branch in iterate_object_tree(tree)]
+        parts = [branch.object_id for branch in iterate_object_tree(tree) if branch.object_id not in known]
         try:
             contents = pull_objects(
                 parts, pull_counted, max_time=None, max_tries_per_object=None, initial_backoff=0.05, backoff_cap=1.0
@@ -242,7 +243,7 @@ class _HttpInbox:
         client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         )
-        message = inflate_object_from_contents(tree.object_id, contents)
+        message = inflate_object_from_contents(tree.object_id, {**contents, **known})
         return _reply(message, ticket) if isinstance(message, Message) else Reply(ticket, None, FAILED)
 
 

@@ -1,9 +1,10 @@
-"""Run the middleware of Flower's HTTP servers in line.
+"""Run the middleware and the small dependencies of Flower's HTTP servers in line.
 
 Eight classes of middleware stand before a route of the SuperLink, and Starlette starts tasks and streams for each. That took
 more than half of the SuperLink's time for a small request. `run_in_line` keeps the middleware, its order and its code: it
 calls the same `dispatch` methods, one within the other, for routes whose request and answer are one protobuf message each.
-Other routes (streams, documentation) are served as before.
+Other routes (streams, documentation) are served as before. Dependencies that only look something up in memory are called
+directly, where FastAPI would use a thread for each; those that read the database keep their thread.
 
 Internals of flwr 1.41 and 1.42.
 """
@@ -11,6 +12,7 @@ Internals of flwr 1.41 and 1.42.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from importlib import import_module
 from typing import Any
 
 PREFIXES = ("/v1/fleet/", "/v1/runtime/")
@@ -24,11 +26,30 @@ def run_in_line(app: Any) -> None:
 
     routes = {route for route in PROTOBUF_REQUEST_TYPES if route[1].startswith(PREFIXES)}
     app.user_middleware[:] = [
-        Middleware(_InLine, routes=routes, middleware=entry)  # type: ignore[arg-type]
+        Middleware(_InLine, routes=routes, middleware=entry)
         if isinstance(entry.cls, type) and issubclass(entry.cls, BaseHTTPMiddleware)
         else entry
         for entry in app.user_middleware
     ]
+
+
+def call_dependencies_in_line() -> None:
+    """Call Flower's dependencies that cannot block directly, in this process."""
+    from flwr.supercore.dependencies.runtime import get_runtime_handlers, get_runtime_state
+    from flwr.supercore.dependencies.version import VersionDependency
+    from flwr.supercore.protobuf.translation import get_protobuf_request
+    from flwr.superlink.dependencies.linkstate import get_linkstate
+
+    quick = {get_runtime_handlers, get_runtime_state, get_protobuf_request, get_linkstate}
+    module: Any = import_module("fastapi.dependencies.utils")
+    use_thread = module.run_in_threadpool
+
+    async def call(function: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(function, VersionDependency) or function in quick:
+            return function(*arguments, **named)
+        return await use_thread(function, *arguments, **named)
+
+    module.run_in_threadpool = call
 
 
 class _InLine:

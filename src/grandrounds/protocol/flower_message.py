@@ -7,8 +7,10 @@ decoded here: `.data` is used as received, never `.numpy()`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 
@@ -91,3 +93,37 @@ def unpack(content: RecordDict) -> bytes:
     if not isinstance(data, bytes):
         raise NotAMessage
     return data
+
+
+def rebuild_parts(head: Any, tree: Any) -> dict[str, bytes]:
+    """Rebuild the parts of an announced message that follow from its announcement, so that they need not be downloaded.
+
+    Flower stores a message as a tree of objects: the message with its metadata, its content with the ids of its records, and
+    the records. The first two of a message made by `pack` follow from metadata and ids. An id is the SHA-256 of its object, so
+    a part counts only if its hash is the announced id.
+
+    Args:
+        head: The message as announced, without content (protobuf).
+        tree: The tree of its objects (protobuf).
+
+    Returns:
+        Parts by id; empty for any other message.
+    """
+    from flwr.proto.message_pb2 import Message as ProtoMessage
+    from flwr.supercore.constant import HEAD_BODY_DIVIDER, HEAD_VALUE_DIVIDER
+
+    if len(tree.children) != 1 or len(tree.children[0].children) != 1:
+        return {}
+    content, record = tree.children[0].object_id, tree.children[0].children[0].object_id
+    stored = ProtoMessage(metadata=head.metadata)
+    stored.metadata.message_id = ""
+    bodies = {
+        tree.object_id: ("Message", content, stored.SerializeToString(deterministic=True)),
+        content: ("RecordDict", record, json.dumps({RECORD: record}).encode()),
+    }
+    parts = {}
+    for id, (kind, child, body) in bodies.items():
+        part = HEAD_VALUE_DIVIDER.join((kind, child, str(len(body)))).encode() + HEAD_BODY_DIVIDER + body
+        if hashlib.sha256(part).hexdigest() == id:
+            parts[id] = part
+    return parts

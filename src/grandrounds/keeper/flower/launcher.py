@@ -29,7 +29,7 @@ from typing import Any
 
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.protocol.flower_inline import run_in_line
-from grandrounds.protocol.flower_message import is_reviewed, require_flower
+from grandrounds.protocol.flower_message import is_reviewed, rebuild_parts, require_flower
 from grandrounds.protocol.flower_wait import News, WaitInterceptor, WaitMiddleware
 
 SHORT, LONG, ACTIVE = 0.1, 3.0, 30.0
@@ -190,7 +190,7 @@ def _create_app(create: Any, pace: _Pace, news: News, *arguments: Any, **named: 
 
     app = create(*arguments, **named)
     wait = Middleware(
-        WaitMiddleware,  # type: ignore[arg-type]
+        WaitMiddleware,
         news=news,
         keys={ACQUIRE_PATH: lambda request: TASKS},
         empty={ACQUIRE_PATH: AcquireTaskResponse},
@@ -205,6 +205,7 @@ def _make_client_class(pace: _Pace, activation: Activation | None) -> Any:
     """Make the class of the SuperNode's client, which waits for messages and keeps its connections."""
     import httpx
     from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.proto.message_pb2 import PullObjectResponse
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
     class WaitingClient(FleetHttpClient):
@@ -219,6 +220,7 @@ def _make_client_class(pace: _Pace, activation: Activation | None) -> Any:
             )
             self._interceptors = (*self._interceptors, pace.waits)
             self._was_empty = False
+            self._parts: dict[str, bytes] = {}  # of the message that was announced last
 
         def PullMessages(self, request: Any) -> Any:  # noqa: N802
             answer = None
@@ -229,7 +231,14 @@ def _make_client_class(pace: _Pace, activation: Activation | None) -> Any:
             self._was_empty = not answer.messages_list
             if not self._was_empty:
                 pace.last_message = time.monotonic()
+                self._parts = rebuild_parts(answer.messages_list[0], answer.message_object_trees[0])
             return answer
+
+        def PullObject(self, request: Any) -> Any:  # noqa: N802
+            part = self._parts.get(request.object_id)
+            if part is None:
+                return super().PullObject(request)
+            return PullObjectResponse(object_found=True, object_available=True, object_content=part)
 
         def ActivateNode(self, request: Any) -> Any:  # noqa: N802
             left = None if activation is None else activation.read()
