@@ -164,7 +164,7 @@ class Consortium:
                 return True
             return False
 
-        until(up)
+        until(up, seconds=180)
 
     def online(self) -> set[str]:
         with Control.local(self.link) as control:

@@ -7,10 +7,9 @@ Units are hardened: a program sees its own folder, no devices, and only the netw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from grandrounds.deploy.consortium import Consortium, Member, Server
-from grandrounds.keeper.flower import launcher
+from grandrounds.deploy.consortium import Consortium, Member
 
 _HARDENED = """\
 User=grandrounds
@@ -202,21 +201,6 @@ def server_command(rounds: str, folder: str, *, insecure: bool) -> list[str]:
 def node_command(rounds: str, folder: str) -> list[str]:
     """Return the command that supervises a site's SuperNode, with its proxy, further gateways and the server's clock."""
     return [rounds, "site", "node", folder]
-
-
-def supernode_command(python: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
-    """Return the command of a SuperNode that runs no app code: tasks wait on loopback for the keeper, which has the secret.
-    It ends with an error when the SuperNode gives up, so that a container's restart policy applies.
-    """
-    root, keys = Path(folder), Path(folder) / "keys"
-    arguments = launcher.command(
-        superlink=f"{server.address}:{server.superlink_port}" if insecure else server.endpoint,
-        authority=None if insecure else root / "server-ca.pem",
-        key=None if insecure else keys / "node",
-        port=port,
-        secret=keys / "runtime.secret",
-    )
-    return [python, *arguments[1:]]
 
 
 def keeper_command(rounds: str, folder: str, table: str) -> list[str]:
