@@ -1,8 +1,15 @@
-"""How long an exchange with two sites takes over Flower: TLS, node keys, gateway, state on disk, all on this machine.
+"""Measure an exchange over Flower against Flower's own, and the cost of idle sites and servers.
 
-`python bench/flower.py` starts a SuperLink, nginx and two SuperNodes, once as Flower ships them and once with their sleeps
-capped (`--fast` of `rounds site start`), and sends letters of 1,000 float32 to an echoing worker. The first exchange of a run
-is left out. Bars: a mean under 4.5 s with stock SuperNodes, under 2 s with capped sleeps. What else the machine does counts.
+`python bench/flower.py` starts two consortia on this machine, in turn: SuperLink with a database, nginx, SuperNodes with TLS and
+node keys; first two sites, then four. An exchange sends 1,000 float32 to each site, whose worker sends them back.
+
+- `stock`: Flower's own SuperLink, SuperNodes and `Grid.send_and_receive`.
+- `ours`: the programs and loops that `rounds server start` and `rounds site start` run.
+
+In both an echo in this process is the worker, without Flower's start of a process for each message, which favours `stock`. The
+first exchange of a run is left out: nodes fetch the run itself. Then `rounds server start` and `rounds site start` run
+without a run, and their CPU time and memory (PSS) are read from /proc. Targets: an exchange within 0.25 of stock, an idle site
+below 1% of a core, an idle server below 5%.
 """
 
 from __future__ import annotations
@@ -14,117 +21,162 @@ import statistics
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.deploy.flower_support import Consortium, Site, until
+import psutil
+from tests.deploy.flower_support import Consortium, HeldRun, until
 
-from grandrounds.deploy.control import Control
+from grandrounds.protocol.flower_message import MESSAGE_TYPE, pack, unpack
 
-PARTS = ("upload", "asleep", "pull", "handler", "push", "return")
-ABOUT = {
-    "upload": "server to SuperLink",
-    "asleep": "until the worker has the task: the SuperNode's sleep, then the header",
-    "pull": "letter to SuperNode and worker",
-    "handler": "echo",
-    "push": "answer to the SuperNode",
-    "return": "SuperNode notices and sends, server polls and fetches",
-}
-BARS = {"stock": 4.5, "fast": 2.0}
+SITES = ("north", "south", "east", "west")
+TARGET, IDLE_SITE, IDLE_SERVER = 0.25, 1.0, 5.0
+"""Ratio of an exchange to stock; percent of a core of an idle site and an idle server."""
 
 
-class Timed:
-    """When each site took a letter, began and ended with it, and had handed the answer over. One clock: all in one process."""
+def exchange_stock(run: HeldRun, nodes: tuple[str, ...], data: bytes) -> None:
+    """Exchange a message with each node as a Flower app does."""
+    from flwr.app import Message
 
-    def __init__(self, site: Site) -> None:
-        self.at: dict[str, float] = {}
-        said = site.note
-        site.handler, site.note = self.handle, lambda word: (self._noted(word), said(word))  # type: ignore[method-assign]
-
-    def _noted(self, word: str) -> None:
-        if word in ("taken", "answered"):
-            self.at[word] = time.monotonic()
-
-    def handle(self, letter: bytes) -> bytes:
-        self.at["begin"] = time.monotonic()
-        self.at["end"] = time.monotonic()
-        return letter
+    replies = run.grid.send_and_receive([Message(pack(data), int(node), MESSAGE_TYPE) for node in nodes])
+    assert [unpack(reply.content) for reply in replies] == [data] * len(nodes)
 
 
-def measured(folder: Path, *, fast: bool, exchanges: int, size: int) -> dict[str, object]:
-    """Seconds of an exchange, which waits for the slower site, and the mean of its parts over sites."""
-    consortium = Consortium(folder, "north", "south", through_gateway=True, fast=fast)
+def exchange_ours(run: HeldRun, nodes: tuple[str, ...], data: bytes) -> None:
+    """Exchange a message with each node as a run does."""
+    replies = run.exchange([(node, data) for node in nodes])
+    assert [reply.data for reply in replies.values()] == [data] * len(nodes)
+
+
+def measure(folder: Path, *, stock: bool, exchanges: int, size: int) -> dict[int, list[float]]:
+    """Seconds of exchanges by number of sites."""
+    consortium = Consortium(folder, *SITES, handler=lambda data: data, through_gateway=True, stock=stock)
     if consortium.gateway is None:
         raise SystemExit("nginx is not installed: the gateway is part of what is measured")
-    timed = {site.name: Timed(site) for site in consortium.sites}
+    exchange, seconds = exchange_stock if stock else exchange_ours, {}
+    everyone = consortium.sites
     try:
+        consortium.sites = everyone[:2]
         consortium.start()
-        until(lambda: len(consortium.online()) == 2, seconds=120)
-        run = consortium.run()
-        who = run.addresses(2)
-        with Control.local(consortium.link) as control:
-            names = {str(node.id): node.name for node in control.nodes()}
-        whole: list[float] = []
-        parts: list[list[float]] = []
-        for _ in range(exchanges + 1):
-            letter = os.urandom(size)
-            began = time.monotonic()
-            tickets = run.post.send([(node, letter) for node in who])
-            sent, left, got = time.monotonic(), set(tickets), {}
-            while left:
-                for reply in run.post.collect(left, wait=1.0):
-                    assert reply.data == letter, reply.error
-                    left.discard(reply.ticket)
-                    got[reply.ticket] = time.monotonic()
-            seconds = time.monotonic() - began
-            until(lambda: all("answered" in one.at for one in timed.values()))
-            for ticket, node in zip(tickets, who, strict=True):
-                t = timed[names[node]].at
-                handed = min(t["answered"], got[ticket])
-                edges = (began, min(sent, t["taken"]), t["taken"], t["begin"], t["end"], handed, got[ticket])
-                parts.append([b - a for a, b in pairwise(edges)])
-                t.clear()
-            whole.append(seconds)
-        run.finish()
+        for number in (2, 4):
+            for site in everyone[len(consortium.sites) : number]:
+                site.node.start()
+                site.start_worker()
+            consortium.sites = everyone[:number]
+            until(lambda n=number: len(consortium.online()) == n, seconds=180)  # type: ignore[misc]
+            run = consortium.run()
+            nodes = run.addresses(number)
+            times = []
+            for _ in range(exchanges + 1):
+                data, began = os.urandom(size), time.monotonic()
+                exchange(run, nodes, data)
+                times.append(time.monotonic() - began)
+            run.finish()
+            seconds[number] = times[1:]
     finally:
+        consortium.sites = everyone
         consortium.close()
-    whole, parts = whole[1:], parts[2:]  # the first exchange of a run is another thing: nodes fetch the run itself
-    means = [statistics.mean(column) for column in zip(*parts, strict=True)]
-    return {
-        "exchanges": len(whole),
-        "mean": statistics.mean(whole),
-        "median": statistics.median(whole),
-        "least": min(whole),
-        "most": max(whole),
-        "parts": dict(zip(PARTS, means, strict=True)),
-        "load": os.getloadavg()[0],
-    }
+    return seconds
+
+
+def measure_idle(folder: Path, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+    """CPU in percent of a core and memory in MB of each program of an idle server and an idle site."""
+    from tests.deploy.real import Real
+    from tests.deploy.test_hospitals_for_real import table
+
+    with Real(folder, table()).at_work() as real:
+        time.sleep(40.0)  # until pages are warm and nodes calm
+        roots = {"server": server_root(real), "site": psutil.Process(next(iter(real.sites.values())).pid)}
+        before = {name: cpu_times(root) for name, root in roots.items()}
+        began = time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - began
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for name, root in roots.items():
+            found[name] = {}
+            for program, used in cpu_times(root).items():
+                percent = 100 * (used - before[name].get(program, 0.0)) / passed
+                found[name][program] = {"percent": percent, "mb": memory(root)[program]}
+    return found
+
+
+def server_root(real: Any) -> psutil.Process:
+    from grandrounds.deploy.server import server_process
+
+    return psutil.Process(server_process(real.link))
+
+
+def _family(root: psutil.Process) -> list[psutil.Process]:
+    return [root, *root.children(recursive=True)]
+
+
+def _program(process: psutil.Process) -> str:
+    """Name a process by its command line."""
+    line = " ".join(process.cmdline())
+    names = {
+        "flower.launcher": "SuperNode", "superlink_launcher": "SuperLink", "nginx": "gateway", "runtime.worker": "worker",
+        "server start": "rounds server start", "site start": "rounds site start (keeper)",
+    }  # fmt: skip
+    return next((name for part, name in names.items() if part in line), process.name())
+
+
+def cpu_times(root: psutil.Process) -> dict[str, float]:
+    """CPU seconds of a process and its children, by program."""
+    found: dict[str, float] = {}
+    for process in _family(root):
+        used = process.cpu_times()
+        found[_program(process)] = found.get(_program(process), 0.0) + used.user + used.system
+    return found
+
+
+def memory(root: psutil.Process) -> dict[str, float]:
+    """Memory of a process and its children in MB (PSS: shared pages count in parts), by program."""
+    found: dict[str, float] = {}
+    for process in _family(root):
+        found[_program(process)] = found.get(_program(process), 0.0) + process.memory_full_info().pss / 2**20
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--exchanges", type=int, default=20)
-    parser.add_argument("--floats", type=int, default=1000)
-    parser.add_argument("--only", choices=tuple(BARS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--exchanges", type=int, default=8, help="Exchanges of a number of sites in one turn.")
+    parser.add_argument("--turns", type=int, default=1, help="Turns of stock and ours.")
+    parser.add_argument("--floats", type=int, default=1000, help="Numbers of a message.")
+    parser.add_argument("--idle", type=float, default=60.0, help="Seconds of the idle measurement; 0: leave it out.")
+    parser.add_argument("--json", type=Path, help="Write all figures here.")
     args = parser.parse_args()
-    found = {}
-    for kind, bar in BARS.items():
-        if args.only not in (None, kind):
-            continue
+    times: dict[str, dict[int, list[float]]] = {"stock": {2: [], 4: []}, "ours": {2: [], 4: []}}
+    for _ in range(args.turns):
+        for kind in times:
+            with tempfile.TemporaryDirectory() as folder:
+                found = measure(Path(folder), stock=kind == "stock", exchanges=args.exchanges, size=4 * args.floats)
+            for number, seconds in found.items():
+                times[kind][number] += seconds
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    ratios = {}
+    for number in (2, 4):
+        for kind in times:
+            taken = times[kind][number]
+            print(
+                f"{number} sites, {kind:5}: mean {statistics.mean(taken):.2f} s of {len(taken)} (median "
+                f"{statistics.median(taken):.2f}, {min(taken):.2f} to {max(taken):.2f})"
+            )
+        ratios[number] = statistics.mean(times["ours"][number]) / statistics.mean(times["stock"][number])
+        print(f"{number} sites: {ratios[number]:.2f} of stock (target {TARGET})")
+    idle = {}
+    if args.idle:
         with tempfile.TemporaryDirectory() as folder:
-            one = measured(Path(folder), fast=kind == "fast", exchanges=args.exchanges, size=4 * args.floats)
-        found[kind] = one
-        print(
-            f"{kind}: mean {one['mean']:.2f} s of {one['exchanges']} (median {one['median']:.2f}, "
-            f"{one['least']:.2f} to {one['most']:.2f}); bar {bar} s; load average {one['load']:.1f}"
-        )
-        for part, seconds in one["parts"].items():  # type: ignore[attr-defined]
-            print(f"  {part:8} {seconds:6.3f} s  {ABOUT[part]}")
+            idle = measure_idle(Path(folder), args.idle)
+        for name, target in (("site", IDLE_SITE), ("server", IDLE_SERVER)):
+            percent = sum(one["percent"] for one in idle[name].values())
+            mb = sum(one["mb"] for one in idle[name].values())
+            print(f"idle {name}: {percent:.2f}% of a core (target {target}), {mb:.0f} MB")
+            for program, one in idle[name].items():
+                print(f"  {program}: {one['percent']:.2f}%, {one['mb']:.0f} MB")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+        args.json.write_text(json.dumps({"seconds": times, "ratio": ratios, "idle": idle}, indent=1))
 
 
 if __name__ == "__main__":
