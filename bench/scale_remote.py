@@ -14,7 +14,7 @@ process without those spent in the transport, and beside them seconds by the clo
 
 Rounds an hour are worked out, not measured:
     seconds = server + exchange + max(bytes of one site / site's line, bytes of all sites / server's line)
-with training at the sites taken as 0, one exchange a round (by bench/flower.py 0.82 s with our launcher, 3.74 s
+with training at the sites taken as 0, one exchange a round (by bench/flower.py 0.82 s with an earlier launcher, 3.74 s
 with a stock SuperNode), 100 Mbit/s at a site and 1 Gbit/s at the server, and bytes of both directions one after the
 other. A site's training time is added to it.
 """

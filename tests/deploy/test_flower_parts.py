@@ -55,7 +55,9 @@ def test_what_carries_no_letter_is_told_apart(record):
 def test_parts_of_a_message_are_rebuilt_if_their_hash_is_the_announced_one(monkeypatch):
     monkeypatch.setattr(TaskIdentity, "_run_id", 3)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 2)
     message = Message(pack(b"body"), 7, flower_letters.MESSAGE_TYPE, ttl=60.0, group_id="1")
+    message.metadata.src_task_id = None
     message.metadata.__dict__["_message_id"] = message.object_id
     head, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
     objects = {id: part.deflate() for id, part in get_all_nested_objects(message).items()}
