@@ -202,3 +202,11 @@ def test_an_operators_folder_of_an_earlier_version_still_does(made, answering, t
     assert slug(ZURICH) in {r["site"] for r in json.loads(done.stdout)["sites"]}
     said = refused("server", "submit", tmp_path / "e.toml", "--plan", tmp_path / "p.json", "--operator", folder)
     assert "has no agreed.toml" in said
+
+
+def test_a_run_needs_a_site_that_has_joined(answering, tmp_path):
+    folders = provisioned(tmp_path, "a", "b", make_keys=False)
+    (tmp_path / "x.toml").write_text('name = "x"\n')
+    link = answering()
+    done = rounds("server", "submit", tmp_path / "x.toml", "--server", folders.out, "--name", "x")
+    assert done.returncode == 2 and "rounds site join" in done.stderr and link.started == []

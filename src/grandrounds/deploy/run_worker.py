@@ -111,6 +111,8 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
         raise BadInput(
             f"run {folder.name} has not begun, so it cannot be resumed: submit it again", code="run-not-begun"
         )
+    if not folders.members():
+        raise BadInput("no site takes part in the consortium yet: approve their requests to join first", code="not-joined")
     if not begun:
         run.create()
         begin_repetition(server, run)

@@ -68,6 +68,12 @@ def submit_run(
 
     plan = deployed_plan(Path(source), settings)
     refuse_unfit(Plan(plan))
+    if link is not None and not any(link.nodes.glob("*.pub")):
+        raise BadInput(
+            f"no site takes part in the consortium of {link.folder} yet: sites ask with `rounds site join`, and `rounds provision "
+            "approve` registers their keys",
+            code="not-joined",
+        )
     run = check_run_name(name or f"{_ascii_name(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if run in known_runs(control, link):
         raise BadInput(
