@@ -70,8 +70,8 @@ def submit_run(
     refuse_unfit(Plan(plan))
     if link is not None and not any(link.nodes.glob("*.pub")):
         raise BadInput(
-            f"no site takes part in the consortium of {link.folder} yet: sites ask with `rounds site join`, and `rounds provision "
-            "approve` registers their keys",
+            f"no site takes part in the consortium of {link.folder} yet: sites ask with `rounds site join`, and `rounds "
+            "provision approve` registers their keys",
             code="not-joined",
         )
     run = check_run_name(name or f"{_ascii_name(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
