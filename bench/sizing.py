@@ -79,9 +79,9 @@ class Memory:
 
 def _kind(command: str) -> str:
     words = {
-        "run_worker": "server: run", "runtime.worker": "site: worker", "superlink": "server: SuperLink", "nginx": "server: nginx",
-        "supernode": "site: SuperNode", "flower.launcher": "site: SuperNode", "site start": "site: keeper",
-        "server start": "server: scheduler",
+        "run_worker": "server: run", "runtime.worker": "site: worker", "flower-supernode": "site: SuperNode",
+        "flower.launcher": "site: SuperNode", "flower-superlink": "server: SuperLink", "nginx": "server: nginx",
+        "site start": "site: keeper", "server start": "server: scheduler",
     }  # fmt: skip
     return next((kind for word, kind in words.items() if word in command), "other")
 

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("troubleshooting.md")
-PACKAGES = ("deploy", "keeper", "engine", "protocol", "runs.deployment", "privacy.site_budget", "cli.server", "cli.site", "cli.provision")
+PACKAGES = (
+    "deploy", "keeper", "engine", "protocol", "runs.deployment", "privacy.site_budget", "cli.server", "cli.site", "cli.provision",
+)  # fmt: skip
 """Modules of which every code is explained."""
 
 

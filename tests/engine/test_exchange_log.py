@@ -44,7 +44,8 @@ def lines(path):
 def test_every_request_of_the_servers_log_is_in_the_log_of_its_site(tmp_path, events):
     table = patients([40, 30, 35])
     hospitals = Hospitals.of(table, **SETTINGS)
-    sites = [SiteLog(tmp_path / f"{keeper.me.name}.jsonl", keeper.handle) for keeper in hospitals.keepers(tmp_path / "state")]
+    keepers = hospitals.keepers(tmp_path / "state")
+    sites = [SiteLog(tmp_path / f"{keeper.me.name}.jsonl", keeper.answer_message) for keeper in keepers]
     transport = MemoryTransport(sites)
     hospitals.deployed(tmp_path, transport)
 
@@ -64,7 +65,8 @@ def test_every_request_of_the_servers_log_is_in_the_log_of_its_site(tmp_path, ev
 
 def test_logs_have_no_values_of_patients_and_no_columns(tmp_path, events):
     hospitals = Hospitals.of(patients([40, 30]), **SETTINGS)
-    sites = [SiteLog(tmp_path / f"{keeper.me.name}.jsonl", keeper.handle) for keeper in hospitals.keepers(tmp_path / "state")]
+    keepers = hospitals.keepers(tmp_path / "state")
+    sites = [SiteLog(tmp_path / f"{keeper.me.name}.jsonl", keeper.answer_message) for keeper in keepers]
     hospitals.deployed(tmp_path, MemoryTransport(sites))
     text = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
     assert all(word not in text for word in ("lactate", "pressure", "cardiac", "died"))
