@@ -42,7 +42,7 @@ def server_compose(consortium: Consortium) -> str:
         **_service("console", _CONSOLE),
         "healthcheck": _health_check("--tls", "8600"),
         "volumes": ["./runs:/runs:ro", f"${{CONSOLE:-./console}}:{FOLDER}"],
-        "ports": ["8600:8600"],
+        "ports": ["${CONSOLE_PORT:-8600}:8600"],
         "profiles": ["console"],
     }
     return _yaml(_SERVER_HEAD, {"server": server, "console": console})
@@ -117,7 +117,7 @@ _SERVER_HEAD = f"""\
 # Start: OWNER=$(id -u):$(id -g) docker compose up -d
 {_IMAGES}
 # The console: docker compose --profile console up -d. The folder CONSOLE has tls.crt, tls.key and users.json, and gets
-# access.jsonl; CONSOLE_NAME is the name in the browser's address."""
+# access.jsonl; CONSOLE_NAME and CONSOLE_PORT are the name and the port in the browser's address."""
 
 _SITE_HEAD = f"""\
 # The site {{name}}.
