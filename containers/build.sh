@@ -10,7 +10,7 @@
 #   --tool PROGRAM   docker, podman or buildah (default: the first that is installed)
 #   --tag TAG        tag of the images (default: the version in pyproject.toml)
 #   --registry NAME  first part of the images' names (default: localhost)
-#   --only TARGET    build one of server, site, console
+#   --only TARGET    build one of server, site, console; with --debian also base, for the base image alone
 #
 # BUILD_OPTIONS in the environment has further words for the build command, such as --network=host.
 set -eu
@@ -47,7 +47,11 @@ if [ -z "$tool" ]; then
 fi
 [ -z "$wheels" ] || [ -f "$wheels/requirements.txt" ] || fail "$wheels has no requirements.txt: write it with \`rounds provision wheels\`"
 for target in $targets; do
-  case $target in server | site | console) ;; *) fail "unknown target $target: server, site or console" ;; esac
+  case $target in
+    server | site | console) ;;
+    base) [ -n "$suite" ] || fail "--only base needs --debian SUITE" ;;
+    *) fail "unknown target $target: server, site or console" ;;
+  esac
 done
 
 scratch=$(mktemp -d)
@@ -71,7 +75,9 @@ if [ -n "$suite" ]; then
       buildah commit --quiet --rm "$empty" "$base" >/dev/null ;;
   esac
   rm "$scratch/base.tar"
+  echo "built $base"
 fi
+[ "$targets" != base ] || exit 0
 
 # The context: the repository without what .dockerignore leaves out, or the wheelhouse.
 context=$root

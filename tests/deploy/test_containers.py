@@ -94,6 +94,7 @@ def test_the_context_of_a_build_leaves_all_else_out():
         (["--wheels"], "--wheels needs a value"),
         (["--wheels", "/nowhere"], "/nowhere has no requirements.txt"),
         (["--only", "database"], "unknown target database"),
+        (["--only", "base"], "--only base needs --debian SUITE"),
         (["--tool", "make"], "unknown tool make"),
     ],
 )

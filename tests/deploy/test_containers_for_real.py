@@ -95,7 +95,7 @@ def engine(tmp_path_factory) -> Engine:
             continue
         candidate = _configure(folder, storage, runtime)
         if candidate.podman("image", "exists", _base(), check=False).returncode:
-            _import_base(candidate, folder)
+            _make_base(candidate)
         done = candidate.podman("run", "--rm", "--read-only", _base(), "true", check=False)
         if done.returncode == 0:
             return candidate
@@ -123,12 +123,9 @@ def _base() -> str:
     return f"localhost/grandrounds-base:{SUITES[sys.version_info[:2]]}"
 
 
-def _import_base(engine: Engine, folder: Path) -> None:
-    """Make the base image as containers/build.sh does."""
-    script = folder / "base.sh"
-    text = (ROOT / "containers" / "build.sh").read_text().replace('targets="server console site"', "targets=")
-    script.write_text(text.replace('"$(dirname -- "$0")/.."', f'"{ROOT}"'))
-    command = ["sh", script, "--tool", "podman", "--debian", SUITES[sys.version_info[:2]]]
+def _make_base(engine: Engine) -> None:
+    suite = SUITES[sys.version_info[:2]]
+    command = ["sh", ROOT / "containers" / "build.sh", "--tool", "podman", "--debian", suite, "--only", "base"]
     done = subprocess.run(command, env=engine.environment, capture_output=True, text=True, timeout=900)
     if done.returncode:
         pytest.skip(f"mmdebstrap could not make a base image: {done.stderr.strip().splitlines()[-1]}")
