@@ -23,7 +23,7 @@ class Invited(Real):
     """Each site has its folder apart from the operator's, and joins while the server is running."""
 
     def provision(self) -> None:
-        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out))
+        rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--policy", "research")
         for name in self.names:
             shutil.copytree(Folders(self.out).site(name), self.site_folder(name))
 
