@@ -48,10 +48,11 @@ from grandrounds.methods.exchanges import evaluate
 from grandrounds.metrics.classification import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense
-from grandrounds.protocol.codec import bundle, encode_answer, peek_ask, unbundle
+from grandrounds.protocol.codec import bundle, encode_answer, parse_ask, unbundle
 from grandrounds.protocol.envelope import Envelope, digest, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
+from grandrounds.protocol.sessions import KEY, EphemeralKey, Handshake, Session
 from grandrounds.runs.ledger_recorder import Commitments
 
 RUN, SERVER = "scale", "server"
@@ -73,18 +74,31 @@ def hospitals(wire: Connection, sites: int, size: int) -> None:
     """Answers letters, one when it is asked for one, in the order that they came."""
     keys = {name: Identity.simulated(0, name) for name in names(sites)}
     layout, base = Dense((size - 1, 1)).layout, np.linspace(-1, 1, size, dtype=np.float32)
-    waiting: list[tuple[str, str, list[Any]]] = []
+    waiting: list[tuple[str, str, list[Any], Envelope, bytes]] = []
+    sessions: dict[str, Session] = {}
+    server = Identity.simulated(0, SERVER).public
     while True:
         word = json.loads(wire.recv_bytes())
         if "to" in word:
             data = wire.recv_bytes()
-            asks = [peek_ask(body) for body in unbundle(peek(data).body)]
-            waiting.append((word["to"], digest(data), asks))
-            del data
+            request = peek(data)
+            body = sessions[word["to"]].decrypt(request) if request.session else request.body
+            asks = [parse_ask(part) for part in unbundle(body)]
+            hello = b"" if request.session else data
+            waiting.append((word["to"], digest(data), [(a.task, a.id, a.meta["words"]) for a in asks], request, hello))
+            del data, body
         elif "give" in word:
-            site, about, asks = waiting.pop(0)
-            bodies = [encode_answer(Answer(site, id, told(task, base, site)), layout) for task, id in asks]
-            wire.send_bytes(seal(keys[site], Envelope(site, SERVER, RUN, bundle(bodies), about=about)))
+            site, about, asks, request, hello = waiting.pop(0)
+            if hello:
+                (_, id, words), key = asks[0], EphemeralKey()
+                body = encode_answer(Answer(site, id, {KEY: key.public}), None)
+                sealed = seal(keys[site], Envelope(site, SERVER, RUN, body, about=about))
+                sessions[site] = Handshake(server, keys[site].public, hello, sealed).site_session(key, words[KEY])
+                wire.send_bytes(sealed)
+                continue
+            bodies = [encode_answer(Answer(site, id, told(task, base, site)), layout) for task, id, _ in asks]
+            envelope = Envelope(site, SERVER, RUN, bundle(bodies), about=about)
+            wire.send_bytes(seal(keys[site], sessions[site].encrypt_answer(envelope, request)))
         else:
             return
 

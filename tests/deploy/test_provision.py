@@ -42,7 +42,7 @@ def _mode(path) -> int:
 
 def test_private_keys_are_their_owners_alone(made):
     private = [p for p in made.out.rglob("*") if p.suffix in (".key", ".secret") or p.name == "node"]
-    assert len(private) == 5 + 1 + 1 + 2 * 3  # pki and server.key, runtime.secret, the operator's, three a site
+    assert len(private) == 5 + 1 + 1 + 1 + 2 * 3  # pki and server.key, plan.key, runtime.secret, the operator's, three a site
     assert {_mode(p) for p in private} == {0o600}
     assert {_mode(p) for p in made.out.rglob("*") if p.is_dir()} | {_mode(made.out)} == {0o700}
 

@@ -139,7 +139,8 @@ def submit(
         if resume is not None:
             run, flower = resume_run(control, resume, link)
         else:
-            run, flower = submit_run(control, source, settings, name, link)
+            keys = link.folder if link is not None else operator or Path()
+            run, flower = submit_run(control, source, settings, name, link, keys=keys)
     echo(f"run {run} is submitted (Flower run ID: {flower})")
 
 

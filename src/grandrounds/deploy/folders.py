@@ -26,6 +26,7 @@ from grandrounds.deploy.pki import (
     new_authority,
     revocation_list,
 )
+from grandrounds.deploy.plan_encryption import PUBLIC, make_plan_key
 from grandrounds.deploy.start_files import (
     gateway_script,
     server_script,
@@ -159,6 +160,7 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
         write(server / "compose.yaml", server_compose(consortium))
         write(server / "gateway.sh", gateway_script(), mode=SCRIPT)
     make_identity(server, "server")
+    make_plan_key(server)
     write_secret(server / "runtime.secret")
     write_consortium(server, consortium, text, name=folders.consortium_file.name)
     write(server / "start.sh", server_script(insecure=insecure), mode=SCRIPT)
@@ -271,6 +273,8 @@ def hand_over_operator(folders: Folders, name: str) -> None:
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
+    make_plan_key(folders.server)  # a folder of an older version has none
+    write(folder / PUBLIC, read(folders.server / PUBLIC))
     consortium = folders.consortium()
     write_consortium(folder, consortium, read(folders.consortium_file), name=AGREED)
     write_manifest(folder, folders.identity(), consortium=consortium.name, operator=name)

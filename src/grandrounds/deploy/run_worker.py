@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.core.event_log import LineFile, log_event, start_logging
 from grandrounds.deploy.counts import FAILED, FILE, FINISHED, ROUND, STARTED, CountEvents
+from grandrounds.deploy.plan_encryption import decrypt_plan
 from grandrounds.deploy.scheduler import Task
 from grandrounds.engine.exchange_log import logger as exchange
 from grandrounds.keeper.runtime.worker import end_with_parent
@@ -71,7 +72,7 @@ def _start_logs(task: Task) -> None:
 
 def _run_task(task: Task) -> None:
     try:
-        plan = json.loads(task.plan)
+        plan = json.loads(decrypt_plan(task.plan, Path(task.server), run=task.name))
     except ValueError:
         plan = None
     if not isinstance(plan, dict):

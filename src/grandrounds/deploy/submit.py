@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import FINISHED, Control, FlowerRun
+from grandrounds.deploy.plan_encryption import encrypt_plan
 from grandrounds.deploy.records import RunRecords, check_run_name
 from grandrounds.deploy.run_worker import PlainPlan
 from grandrounds.deploy.superlink import Link
@@ -46,7 +47,7 @@ _AGREED_KEYS = (
 
 
 def submit_run(
-    control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None
+    control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None, *, keys: Path
 ) -> tuple[str, int]:
     """Submit an experiment.
 
@@ -56,6 +57,7 @@ def submit_run(
         settings: Changed settings, as `section.key=value`.
         name: The run's name; by default the experiment's with the time.
         link: The server's folder, on its own host.
+        keys: The server's or an operator's folder, with the key that encrypts the plan.
 
     Returns:
         The run's name and Flower's id.
@@ -80,7 +82,7 @@ def submit_run(
             f"there is already a run {run}: choose another --name, or continue it with --resume {run}",
             code="run-exists",
         )
-    return run, start_run(control, link, run=run, plan=json.dumps(plan), resume=False)
+    return run, start_run(control, link, run=run, plan=encrypt_plan(json.dumps(plan), keys, run=run), resume=False)
 
 
 def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.names import slug
 from grandrounds.core.plan_types import Plan
 from grandrounds.deploy.control import Control
+from grandrounds.deploy.plan_encryption import encrypt_plan
 from grandrounds.deploy.records import check_run_name
 from grandrounds.deploy.submit import known_runs, start_run
 from grandrounds.deploy.superlink import Link
@@ -54,8 +55,9 @@ def submit_withdrawal(control: Control, link: Link, run: Run, site: str | int) -
         )
     plan = leave_out(run.plan, name)
     refuse_unfit(Plan(plan))
+    sealed = encrypt_plan(json.dumps(plan), link.folder, run=repeated)
     describe_repetition(run, name).write(waiting_folder(link.folder, repeated))
-    return name, repeated, start_run(control, link, run=repeated, plan=json.dumps(plan), resume=False)
+    return name, repeated, start_run(control, link, run=repeated, plan=sealed, resume=False)
 
 
 def waiting_folder(server: Path, run: str) -> Path:
