@@ -16,6 +16,7 @@ from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.deploy.control import Control
 from grandrounds.deploy.folders import Folders
+from grandrounds.deploy.plan_encryption import decrypt_plan
 from grandrounds.deploy.provision import provision
 from grandrounds.deploy.run_worker import _run_at_sites
 from grandrounds.deploy.submit import deployed_plan
@@ -74,7 +75,7 @@ def test_the_run_is_repeated_without_the_hospital_and_the_earlier_one_is_closed(
     assert "study-without-c is submitted to the consortium without c" in said.stdout
     assert read_withdrawn(runs / "study") is None  # only when the other run is done
     (config,) = link.started
-    asked = conduct(here, config["run"], json.loads(decrypt_plan(config["plan"], here.server, run=config["run"])))
+    asked = conduct(here, config["run"], json.loads(decrypt_plan(config["plan"], here / "out" / "server", run=config["run"])))
     assert asked.count("c") <= 1  # the greeting that finds the sites
     now, never = Run(runs / "study-without-c"), Run(runs / "never")
     assert model_digest(now.model.theta) == model_digest(never.model.theta)

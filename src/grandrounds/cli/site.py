@@ -23,6 +23,7 @@ from grandrounds.cli.options import (
 )
 from grandrounds.cli.scans import show_progress
 from grandrounds.cli.site_network import check_connection, start_node
+from grandrounds.cli.site_worker import check_data, work
 from grandrounds.cli.terminal import echo, show_fingerprints
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run a hospital: check its data and policy, start it, manage its keys.", no_args_is_help=True)
 app.command("check-connection")(check_connection)
 app.command("node")(start_node)
+app.command("work")(work)
 
 UNFIT = 1
 """Exit code if the data do not fit, or a plan would be refused."""
@@ -481,8 +483,12 @@ def peers(
 def start(
     folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
     data: Annotated[
-        str, typer.Option(help="The site's table (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or images: .npz, or a folder.")
-    ],
+        str | None,
+        typer.Option(
+            help="The site's table (.csv, .parquet, .xlsx, .dta, .sav, SQL URL), or images: .npz, or a folder. "
+            "Left out if `rounds site work` reads it on another machine."
+        ),
+    ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     device: Annotated[str, typer.Option(help="Device for networks: auto, cpu or cuda.")] = "auto",
     node: Annotated[
@@ -502,7 +508,8 @@ def start(
 ) -> None:
     """Start a site: check its data, then answer the requests that its policy allows, until Ctrl-C.
 
-    Data stay at the site. Every message that leaves it is logged to state/log.jsonl of the folder.
+    Data stay at the site. Every message that leaves it is logged to state/log.jsonl of the folder. Without --data the worker
+    runs elsewhere, for example on a node of a cluster (`rounds site work`), and messages reach it through a folder.
 
     Example: `rounds site start sites/cleveland --data cleveland.csv`
     """
@@ -510,10 +517,7 @@ def start(
     import signal
     import threading
 
-    from grandrounds.cli.site_report import PAGE, write_check
-    from grandrounds.core.errors import BadInput
     from grandrounds.core.event_log import choose_form, log_event, start_logging
-    from grandrounds.data.quality.assess import read_and_assess
     from grandrounds.deploy.handover import refuse_changed_cohort
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
@@ -522,35 +526,13 @@ def start(
     logger = logging.getLogger("grandrounds.site")
     site_folder = SiteFolder(folder)
     site_folder.identity()  # refused before the data are read
-    schema = site_folder.schema()
     refuse_changed_cohort(folder)
-    if schema is None:
-        count = len(site_folder.rows(data, query=query))
-    else:
-        with show_progress():
-            examined, rows = read_and_assess(
-                schema, data, query=query, form=site_folder.form(), vocabulary=site_folder.vocabulary()
-            )
-        count = examined.rows
-        page = site_folder.state / PAGE
-        write_check(page, examined, schema, rows, [])
-        for note in examined.assumptions:
-            typer.echo(f"assumed: {note}")
-        for finding in examined.findings:
-            echo(str(finding))
-        echo(f"report for the site's staff, which stays here: {page}")
-        if not examined.fits and not unfit:
-            raise BadInput(
-                f"{data} does not fit the schema of the consortium ({folder / 'schema.json'}): correct "
-                "the data, or start with --unfit",
-                code="data-do-not-fit",
-            )
+    amount = "its worker reads the data" if data is None else check_data(site_folder, data, query=query, unfit=unfit)
     site_folder.accepted_peers()  # warns where secure sums will be refused
     site = Site(site_folder, data=data, query=query, device=device, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    unit = "rows" if schema is None else schema.unit
-    echo(f"{site_folder.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    echo(f"{site_folder.name}: {amount}; waiting for its SuperNode on 127.0.0.1:{site.port}")
     site.run(stop, (lambda sentence: log_event(logger, "site", sentence)) if log_format == "json" else typer.echo)
     echo(f"{site_folder.name} has stopped")

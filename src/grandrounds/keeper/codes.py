@@ -22,6 +22,9 @@ CRASHED = "crashed"
 STORAGE = "storage"
 """The site cannot write to its disk, for example because it is full. Nothing is released; a later Ask may be answered."""
 
+NO_WORKER = "no-worker"
+"""The worker runs apart from the network, and none is at work: its job waits or has ended."""
+
 UNSIGNED = "unsigned"
 """The message is not from the server, or not for this site."""
 

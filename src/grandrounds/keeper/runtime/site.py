@@ -13,6 +13,7 @@ from grandrounds.core.prometheus import Metrics, build_info, disk_metrics, label
 from grandrounds.keeper.flower.node import runtime_secret, serve
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.network.route import describe, exempt_loopback, read_route
+from grandrounds.keeper.runtime.exchange_folder import FolderWorker, read_exchange
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.keeper.runtime.log import SiteLog
 from grandrounds.keeper.runtime.outgoing import OutgoingAnswers
@@ -29,15 +30,25 @@ class Site:
     """One running site, until it is stopped."""
 
     def __init__(
-        self, folder: SiteFolder, *, data: str, query: str | None, device: str, node: bool
+        self, folder: SiteFolder, *, data: str | None, query: str | None, device: str, node: bool
     ) -> None:
-        """Create a site; with `node` its SuperNode is started too, else a running one is used."""
+        """Create a site; with `node` its SuperNode is started too, else a running one is used.
+
+        Without `data` its worker is a program of its own, which messages reach through the folder that site.toml names.
+        """
         self.folder, self._with_node = folder, node
         self.settings = folder.settings()
         limit = float(self.settings["limits"]["seconds"])
-        self.supervisor = Supervisor.for_folder(
-            folder.path, folder.identity(), folder.name, data=data, query=query, device=device, seconds=limit
-        )
+        self.supervisor: Supervisor | FolderWorker
+        if data is None:
+            exchange = read_exchange(self.settings, folder.path)
+            self.supervisor = FolderWorker(
+                exchange.folder, folder.identity(), folder.name, seconds=limit, job=exchange.job
+            )
+        else:
+            self.supervisor = Supervisor.for_folder(
+                folder.path, folder.identity(), folder.name, data=data, query=query, device=device, seconds=limit
+            )
         self.log = SiteLog(folder.state / "log.jsonl", self.supervisor.handle)
         self._connected = False
         self._node: SuperNode | None = None
