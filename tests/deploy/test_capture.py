@@ -1,4 +1,4 @@
-"""What a gateway can read: a run of real processes through nginx, with a recorder behind it that writes down every byte.
+"""A gateway reads headers only: a run of real processes through nginx, with a recorder behind it that writes down every byte.
 
 nginx ends TLS, so it sees what the recorder sees: the HTTP of Flower, in which our messages are. The plan is submitted through
 the gateway too.

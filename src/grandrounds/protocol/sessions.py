@@ -138,7 +138,7 @@ def _parts(number: int, size: int, part: int) -> Iterator[tuple[bytes, int, int]
 
 @dataclass(frozen=True)
 class Handshake:
-    """What both parties know of a key agreement: their identities, and the two signed messages."""
+    """Facts of a key agreement that both parties know: their identities, and the two signed messages."""
 
     server: bytes
     site: bytes
