@@ -30,6 +30,10 @@ from tests.deploy.faulty import Faulty, Outcome
 from tests.deploy.piped_process import STARTS
 
 
+STARTED = 0.8
+"""Seconds of CPU time with which a worker has imported its modules: it is about to read its data, or works."""
+
+
 class KeeperProcess:
     """A keeper and its worker as processes, started again when they were killed; answers one message at a time."""
 
@@ -46,6 +50,14 @@ class KeeperProcess:
 
     def put(self, message: tuple[Piped, str, bytes]) -> None:
         self._messages.put(message)
+
+    def has_worker(self) -> bool:
+        """Check that a worker runs and has imported its modules, so that not every kill is one of a worker that starts."""
+        with suppress(psutil.NoSuchProcess):
+            if self._process is not None and self._process.poll() is None:
+                workers = psutil.Process(self._process.pid).children()
+                return any(sum(worker.cpu_times()[:2]) > STARTED for worker in workers)
+        return False
 
     def kill(self, *, whole: bool) -> bool:
         """kill -9 of keeper and worker, or of the worker; False if there is none now."""

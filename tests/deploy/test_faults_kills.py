@@ -91,12 +91,13 @@ def test_a_server_killed_at_random_instants(consortium, calm, name):
 
 
 def kill_sites(piped: Piped, kills: Counter[str], wanted: int, ended: threading.Event) -> list[threading.Thread]:
-    """Kill each site at random instants: keeper and worker, or every other time the worker alone."""
+    """Kill each site at random instants after it has started: the worker, or every fifth time keeper and worker."""
 
     def kill(site: str) -> None:
-        waits = instants(f"{site} {kills[site]}", longest=4.0)
+        keeper, waits = piped.keepers[site], instants(f"{site} {kills[site]}", longest=3.0)
         while kills[site] < wanted and not ended.wait(next(waits)):
-            kills[site] += piped.keepers[site].kill(whole=kills[site] % 2 == 0)
+            if keeper.ready.is_set() and keeper.has_worker():
+                kills[site] += keeper.kill(whole=kills[site] % 5 == 0)
 
     threads = [threading.Thread(target=kill, args=(site,), daemon=True) for site in piped.keepers]
     for thread in threads:
