@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from grandrounds.deploy.folders import Folders
@@ -23,9 +25,12 @@ values = ["1", "2", "3", "4"]
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """Find a port that is free and below those that the system gives to outgoing connections, so that it stays free."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def consortium_text(

@@ -29,7 +29,6 @@ from grandrounds.runs.run import Run
 from tests.deploy.faulty import Faulty, Outcome
 from tests.deploy.piped_process import STARTS
 
-
 STARTED = 0.8
 """Seconds of CPU time with which a worker has imported its modules: it is about to read its data, or works."""
 

@@ -55,10 +55,10 @@ def faulty(tmp_path_factory, wire):
         made.close()
 
 
-@pytest.fixture(scope="module")
-def calm(faulty):
-    """Every plan without faults."""
-    return calm_over_pipes(faulty, PLANS)
+@pytest.fixture
+def calm(faulty, name):
+    """The plan of a test without faults."""
+    return calm_over_pipes(faulty, {name: PLANS[name]})[name]
 
 
 @pytest.fixture
@@ -78,29 +78,31 @@ def stated(outcome: Outcome) -> str:
     return f"missing from {sum(gone.values())} rounds {dict(gone)}, charges right" if gone else "same bits and charges"
 
 
-def test_sites_killed_at_random_instants(working, calm):
+@pytest.mark.parametrize("name", ["killed"])
+def test_sites_killed_at_random_instants(working, calm, name):
     """kill -9 of worker, of keeper and worker, or of keeper, worker and SuperNode, as when a machine loses power."""
     began, rng, kills = time.monotonic(), random.Random(f"{SEED} sites"), Counter[str]()
-    begin(working, "killed")
+    begin(working, name)
     while sum(kills.values()) < REAL_KILLS and not working.is_over("killed"):
         time.sleep(rng.uniform(0.0, 3.0))
-        name, what = rng.choice(working.names), rng.choice(["worker", "worker", "keeper", "power"])
-        if not working.is_up(name):
+        site, what = rng.choice(working.names), rng.choice(["worker", "worker", "keeper", "power"])
+        if not working.is_up(site):
             continue
         if what == "worker":
-            working.worker(name).kill()
+            working.worker(site).kill()
         else:
-            {"keeper": working.kill_keeper, "power": working.kill_site}[what](name)
-            working.start_site(name)
+            {"keeper": working.kill_keeper, "power": working.kill_site}[what](site)
+            working.start_site(site)
         kills[what] += 1
     outcome = working.outcome(working.done("killed", seconds=1200))
-    outcome.check_stated(calm["killed"])
+    outcome.check_stated(calm)
     report("sites killed in a whole consortium", dict(kills), stated(outcome), began)
 
 
-def test_gateway_restarted(working, calm):
+@pytest.mark.parametrize("name", ["gateway"])
+def test_gateway_restarted(working, calm, name):
     began = time.monotonic()
-    begin(working, "gateway")
+    begin(working, name)
     for _ in range(3):
         pid = int((working.link.logs / "gateway.pid").read_text())
         for process in [*psutil.Process(pid).children(), psutil.Process(pid)]:
@@ -108,7 +110,7 @@ def test_gateway_restarted(working, calm):
         until(lambda: _is_other(working, pid), seconds=60, what="another gateway")  # noqa: B023
         working.await_round("gateway", seconds=600)
     outcome = working.outcome(working.done("gateway", seconds=900))
-    outcome.check_stated(calm["gateway"])
+    outcome.check_stated(calm)
     report("gateway killed, and started again by the server", 3, stated(outcome), began)
 
 
@@ -119,15 +121,15 @@ def _is_other(faulty: Faulty, pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("seconds", [10, 60, 300])
-def test_network_of_a_site_cut(working, calm, wire, seconds):
-    began, name = time.monotonic(), f"cut-{seconds}"
+@pytest.mark.parametrize(("name", "seconds"), [("cut-10", 10), ("cut-60", 60), ("cut-300", 300)])
+def test_network_of_a_site_cut(working, calm, wire, name, seconds):
+    began = time.monotonic()
     begin(working, name)
     wire[1].cut()
     time.sleep(seconds)
     wire[1].mend()
     outcome = working.outcome(working.done(name, seconds=1200))
-    outcome.check_stated(calm[name])
+    outcome.check_stated(calm)
     assert all(set(missing) <= {"south"} for missing in outcome.missing)
     report(f"network of a site cut for {seconds} s", 1, stated(outcome), began)
 
@@ -159,13 +161,14 @@ def small_disk(folder: Path, megabytes: int):
         shutil.rmtree(copy)
 
 
+@pytest.mark.parametrize("name", ["full"])
 @is_root
-def test_disk_of_the_server_full(faulty, calm):
+def test_disk_of_the_server_full(faulty, calm, name):
     """The run fails with a sentence; once there is room it is resumed, with the same bits."""
     began = time.monotonic()
     faulty.link.prepare()
     with small_disk(faulty.link.runs, 64) as (fill, free), faulty.at_work():
-        begin(faulty, "full")
+        begin(faulty, name)
         fill()
 
         def has_failed() -> bool:
@@ -177,23 +180,24 @@ def test_disk_of_the_server_full(faulty, calm):
         assert sentence.startswith("error: cannot write to") and "No space left" in sentence, sentence
         free()
         rounds("server", "submit", "--resume", "full", "--server", str(faulty.out))
-        faulty.outcome(faulty.done("full", seconds=900)).check_same(calm["full"])
+        faulty.outcome(faulty.done("full", seconds=900)).check_same(calm)
     faulty.put_aside()
     report("disk of the server full", 1, "the run fails with a sentence; resumed: same bits and charges", began)
 
 
+@pytest.mark.parametrize("name", ["room"])
 @is_root
-def test_disk_of_a_site_full(faulty, calm):
+def test_disk_of_a_site_full(faulty, calm, name):
     """The site refuses (storage) while its disk is full, and takes part again once there is room."""
     began = time.monotonic()
     with small_disk(faulty.site_folder("north") / "state", 64) as (fill, free), faulty.at_work():
-        begin(faulty, "room")
+        begin(faulty, name)
         fill()
         until(lambda: any(line.get("missing") for line in _decisions(faulty, "room")), seconds=300, what="a missing site")
         free()
         outcome = faulty.outcome(faulty.done("room", seconds=900))
     faulty.put_aside()
-    outcome.check_stated(calm["room"])
+    outcome.check_stated(calm)
     assert {reason for missing in outcome.missing for reason in missing.values()} == {"refused (storage)"}
     assert outcome.missing[-1] == {}, "it takes part again"
     report("disk of a site full", 1, stated(outcome), began)

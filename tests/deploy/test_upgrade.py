@@ -13,9 +13,11 @@ import tarfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grandrounds.core.toml import dumps
+from grandrounds.data.table import Table
 from grandrounds.runs.run import Run
 from tests.deploy.faulty import PRIVATE, Faulty, Outcome, fixed_noise
 from tests.deploy.piped import Piped
@@ -70,10 +72,15 @@ def finish(piped: Piped) -> Outcome:
     return piped.consortium.outcome(Run(piped.consortium.link.runs / "run"))
 
 
+def two_sites() -> Table:
+    rows = table()
+    return rows.take(np.flatnonzero(np.asarray(rows.columns["hospital"]) != "St Mary"))
+
+
 def test_a_run_begun_by_the_version_before_ends_with_the_same_bits_and_charges(tmp_path):
     Upgraded.before = checkout(PREVIOUS, tmp_path / "before")
     with fixed_noise():
-        consortium = Upgraded(tmp_path, table(), limit=120)
+        consortium = Upgraded(tmp_path, two_sites(), limit=120)
         (tmp_path / "run.toml").write_text(dumps(PLAN))
         with at_work(consortium) as piped:
             piped.start_run("run")

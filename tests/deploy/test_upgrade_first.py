@@ -25,6 +25,8 @@ FIRST = "de52749bc4e2726b6427bb5e3cc983ba1973c7b0"
 """A commit of version 0.1.0."""
 
 PLAN = {"method": {"name": "fedavg", "rounds": 2}, **PRIVATE}
+OLD_PRIVACY = {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-5, "rate": 0.2, "fewest_rows": 10}
+"""The same in the words of version 0.1."""
 
 
 @contextmanager
@@ -55,7 +57,7 @@ def test_folders_and_a_run_of_the_first_version_are_used_by_this_one(tmp_path):
     with version(package):
         consortium = First(tmp_path, table(), limit=120)
         with consortium.at_work():
-            (tmp_path / "old.toml").write_text(dumps({"name": "old", **PLAN}))
+            (tmp_path / "old.toml").write_text(dumps({"name": "old", **PLAN, "privacy": OLD_PRIVACY}))
             rounds("submit", str(tmp_path / "old.toml"), "--server", str(consortium.out), "--name", "old")
             consortium.done("old", seconds=600)
     before, run = charges(consortium), consortium.link.runs / "old"
