@@ -29,9 +29,6 @@ from grandrounds.runs.run import Run
 from tests.deploy.faulty import Faulty, Outcome
 from tests.deploy.piped_process import STARTS
 
-STARTED = 0.8
-"""Seconds of CPU time with which a worker has imported its modules: it is about to read its data, or works."""
-
 
 class KeeperProcess:
     """A keeper and its worker as processes, started again when they were killed; answers one message at a time."""
@@ -42,6 +39,7 @@ class KeeperProcess:
         self._log = folder.parent / f"{folder.name}.piped.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.ready = threading.Event()
+        self.answers = 0
         self._is_closed = threading.Event()
         self._messages: queue.Queue[tuple[Piped, str, bytes]] = queue.Queue()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -49,14 +47,6 @@ class KeeperProcess:
 
     def put(self, message: tuple[Piped, str, bytes]) -> None:
         self._messages.put(message)
-
-    def has_worker(self) -> bool:
-        """Check that a worker runs and has imported its modules, so that not every kill is one of a worker that starts."""
-        with suppress(psutil.NoSuchProcess):
-            if self._process is not None and self._process.poll() is None:
-                workers = psutil.Process(self._process.pid).children()
-                return any(sum(worker.cpu_times()[:2]) > STARTED for worker in workers)
-        return False
 
     def kill(self, *, whole: bool) -> bool:
         """kill -9 of keeper and worker, or of the worker; False if there is none now."""
@@ -86,6 +76,7 @@ class KeeperProcess:
             except queue.Empty:
                 continue
             answer = self._ask(data)
+            self.answers += answer is not None
             piped.deliver(Reply(ticket, None, UNAVAILABLE) if answer is None else Reply(ticket, answer))
         self.kill(whole=True)
         if self._process is not None:
@@ -118,6 +109,7 @@ class Piped:
     environment: Mapping[str, str] = field(default_factory=dict)
     keepers: dict[str, KeeperProcess] = field(default_factory=dict)
     run: subprocess.Popen[bytes] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         self._replies: dict[str, Reply] = {}
@@ -134,6 +126,7 @@ class Piped:
 
     def start_run(self, name: str) -> None:
         """Start or resume the run whose plan lies in the consortium's folder."""
+        self.name = name
         self.consortium.link.prepare()
         if self.run is None:
             assert all(keeper.ready.wait(STARTS) for keeper in self.keepers.values()), "a keeper did not start"

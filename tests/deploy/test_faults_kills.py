@@ -91,12 +91,16 @@ def test_a_server_killed_at_random_instants(consortium, calm, name):
 
 
 def kill_sites(piped: Piped, kills: Counter[str], wanted: int, ended: threading.Event) -> list[threading.Thread]:
-    """Kill each site at random instants after it has started: the worker, or every fifth time keeper and worker."""
+    """Kill each site at random instants of the rounds: the worker, or every fifth time keeper and worker.
+
+    A site that was killed answers a message before it is killed again: two workers that die at one message are a refusal.
+    """
 
     def kill(site: str) -> None:
-        keeper, waits = piped.keepers[site], instants(f"{site} {kills[site]}", longest=3.0)
+        keeper, waits, answered = piped.keepers[site], instants(f"{site} {kills[site]}", longest=1.5), 0
         while kills[site] < wanted and not ended.wait(next(waits)):
-            if keeper.ready.is_set() and keeper.has_worker():
+            if keeper.answers > answered and piped.consortium.rounds_of(piped.name):
+                answered = keeper.answers
                 kills[site] += keeper.kill(whole=kills[site] % 5 == 0)
 
     threads = [threading.Thread(target=kill, args=(site,), daemon=True) for site in piped.keepers]
