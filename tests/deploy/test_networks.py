@@ -1,4 +1,4 @@
-"""Whole consortia on difficult networks: a proxy that asks for a password, a gateway that dies, wrong clocks. Minutes each.
+"""Whole consortia on difficult networks: a proxy that asks for a password, a gateway that dies. Minutes each.
 
 `make test-slow`, or `python -m pytest -m slow tests/deploy/test_networks.py`.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 
 import psutil
