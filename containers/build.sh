@@ -58,7 +58,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# A base of Debian packages: Python with venv, without manuals and translations, and without this machine's apt settings.
+# A base of Debian packages: Python with venv, without manuals and translations. It has the apt sources of this machine.
 if [ -n "$suite" ]; then
   command -v mmdebstrap >/dev/null || fail "mmdebstrap is not installed: apt-get install mmdebstrap, or give --base"
   base=localhost/grandrounds-base:$suite

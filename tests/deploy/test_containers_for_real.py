@@ -126,7 +126,7 @@ def _base() -> str:
 def _make_base(engine: Engine) -> None:
     suite = SUITES[sys.version_info[:2]]
     command = ["sh", ROOT / "containers" / "build.sh", "--tool", "podman", "--debian", suite, "--only", "base"]
-    done = subprocess.run(command, env=engine.environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, env=engine.environment, capture_output=True, text=True, timeout=1800)
     if done.returncode:
         pytest.skip(f"mmdebstrap could not make a base image: {done.stderr.strip().splitlines()[-1]}")
 
