@@ -29,7 +29,7 @@ style: $(VENV)/.dev
 types: style
 	nice -n 5 $(BIN)/mypy
 
-tests: style $(VENV)/.compiled $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway
+tests: style $(VENV)/.compiled $(VENV)/.browser $(VENV)/.chain $(VENV)/.provider $(VENV)/.gateway
 	@$(ALONE) nice -n 5 sh tests/in_memory.sh $(BIN)/python -m pytest -n 4 --dist worksteal $(addprefix --ignore=,$(HOSPITALS))
 
 # What tests import is compiled once after an installation, and not by each of several processes at once; what is wrong with it
@@ -60,7 +60,7 @@ test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal -m "data and not slow"
 
 # Two at a time would be in each other's way: these tests have processes of their own.
-test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies, all examples
+test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.provider $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies, all examples
 	@XDG_CACHE_HOME=$(abspath $(VENV))/cache sh tests/in_memory.sh $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile full
 
 # One consortium at a time; FAULTS_KILLS, FAULTS_REAL_KILLS and FAULTS_SEED choose kills and their instants. libfaketime sets clocks.
@@ -137,6 +137,13 @@ $(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@mkdir -p $(VENV)/axe && cp $< $(VENV)/axe/ && command -v npm >/dev/null && npm install --prefix $(VENV)/axe --ignore-scripts --no-package-lock \
 	  --no-audit --no-fund --loglevel=error --fetch-timeout=30000 --fetch-retries=1 </dev/null >/dev/null \
 	  || echo "no axe-core to be had: tests of the console's accessibility are skipped"
+	@touch $@
+
+# Tests sign in to the console at a real OpenID provider; it comes by npm, which .chain installs.
+$(VENV)/.provider: tests/console/oidc/package.json | $(BIN)/python $(VENV)/.chain
+	@mkdir -p $(VENV)/oidc && cp $< $(VENV)/oidc/ && command -v npm >/dev/null && npm install --prefix $(VENV)/oidc --ignore-scripts --no-package-lock \
+	  --no-audit --no-fund --loglevel=error --fetch-timeout=30000 --fetch-retries=1 </dev/null >/dev/null \
+	  || echo "no OpenID provider to be had: tests that sign in at one are skipped"
 	@touch $@
 
 # Tests have hospitals dial a server through a real nginx; without one and without the right to install it they are skipped.

@@ -128,11 +128,12 @@ class Served:
     tokens: dict[str, str]
 
 
-def serving(app_state: AppState, tokens: dict[str, str]) -> Iterator[Served]:
-    """Serve until the test is over."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+def serving(app_state: AppState, tokens: dict[str, str], *, port: int = 0) -> Iterator[Served]:
+    """Serve until the test is over; without a port, at one that is free."""
+    if not port:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
     server = make_server(create_app(app_state), Address(port=port))
     server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, daemon=True)

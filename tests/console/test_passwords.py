@@ -56,7 +56,10 @@ def test_an_old_hash_is_valid_and_is_replaced_at_the_next_right_password(file):
     assert user is not None and stored(file)["hash"].startswith("$argon2id$") and set(stored(file)) == {"hash"}
     assert users.is_current("ada", (Role.CLINICIAN,), credential_proof(user, PASSWORD))
     again = Users.load(file)
-    assert again.find_by_password("ada", PASSWORD) is not None and again.find_by_password("ada", "wrong wrong wrong") is None
+    assert (
+        again.find_by_password("ada", PASSWORD) is not None
+        and again.find_by_password("ada", "wrong wrong wrong") is None
+    )
     assert json.loads(file.read_text())["schema"] == 2 and stored(file, "robot") is None
 
 
@@ -66,7 +69,9 @@ def test_a_file_that_cannot_be_written_keeps_its_old_hash_and_the_user_signs_in(
 
     monkeypatch.setattr("grandrounds.console.auth.users.write_private", refuse)
     user = Users.load(file).find_by_password("ada", PASSWORD)
-    assert user is not None and stored(file) == OLD and "the disk is full" in caplog.text and PASSWORD not in caplog.text
+    assert (
+        user is not None and stored(file) == OLD and "the disk is full" in caplog.text and PASSWORD not in caplog.text
+    )
 
 
 @pytest.mark.parametrize("legacy", [True, False])

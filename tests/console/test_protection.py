@@ -23,7 +23,7 @@ from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
-OPEN = {"/health", "/sign-in", "/static/plotly.min.js"}
+OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback", "/static/plotly.min.js"}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": {Role.AUDITOR}, "/privacy": {Role.AUDITOR}}
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
 POSTED = {"/api/case/patients", "/api/case/what-if"}

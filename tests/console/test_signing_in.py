@@ -17,8 +17,8 @@ from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.access import client_address, is_signed_in
 from grandrounds.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
-from grandrounds.console.auth.sign_in import _local_path
 from grandrounds.console.auth.users import Role, Users, credential_proof
+from grandrounds.console.render import local_path
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.server import parse_proxies
 from grandrounds.core.errors import BadInput
@@ -305,7 +305,7 @@ def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
     "next", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\nb"]
 )
 def test_nobody_is_led_elsewhere_after_signing_in(client, next):
-    assert _local_path(next) == "/"
+    assert local_path(next) == "/"
     answer = sign_in(client, "ada", PASSWORD, next=next)
     assert answer.headers["location"] == "/"
 

@@ -1,25 +1,33 @@
-"""`rounds console`: the web console; `rounds console users`: its users; `rounds console log`: its access log."""
+"""`rounds console`: the web console; `rounds console users`: its users; `sso`: single sign-on; `log`: its access log."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.cli.groups import ParentCommand
+
+if TYPE_CHECKING:
+    from grandrounds.console.auth.oidc import Provider
+    from grandrounds.console.auth.users import Users
 
 UsersFile = Annotated[
     Path, typer.Option("--users", help="The file of users. It contains hashes, no passwords and no tokens.")
 ]
 USERS = Path("console-users.json")
 
-users_app = typer.Typer(help="Manage the users of the console: names, roles, passwords, tokens.", no_args_is_help=True)
+users_app = typer.Typer(
+    help="Manage local users of the console: names, roles, passwords, tokens. The provider manages users of single sign-on.",
+    no_args_is_help=True,
+)
 
 
 def register(app: typer.Typer) -> None:
     app.command(cls=ParentCommand)(console)
     app.add_typer(users_app, name="console users")
+    app.command("console sso")(console_sso)
     app.command("console log")(console_log)
 
 
@@ -28,6 +36,13 @@ def console(
     users: Annotated[
         Path | None,
         typer.Option(help="File of users (`rounds console users add`). Default: a token for this session is printed."),
+    ] = None,
+    sso: Annotated[
+        Path | None,
+        typer.Option(
+            "--sso",
+            help="TOML file with the section [oidc]: sign in at an OpenID provider. `rounds console sso FILE` checks it.",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs TLS.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8600,
@@ -75,14 +90,15 @@ def console(
 ) -> None:
     """Show runs in the browser: scores, explanations, decisions, audit, privacy. It changes no run.
 
-    It listens on loopback and prints a token to sign in with, unless --users and TLS are given. Patients are shown with
-    --site, where that site's data are.
+    It listens on loopback and prints a token to sign in with. For several users give --users, or --sso for the accounts of
+    your hospital (Keycloak, Entra ID), or both; on a network also TLS. Patients are shown with --site, where that site's data
+    are.
     """
     from grandrounds.console.access_log import AccessLog, default_file
     from grandrounds.console.app import create_app
     from grandrounds.console.app_state import LOOPBACK, AppState
     from grandrounds.console.auth.sessions import Sessions
-    from grandrounds.console.auth.users import Role, Users
+    from grandrounds.console.auth.single_sign_on import SingleSignOn
     from grandrounds.console.cases.site_cases import SiteCases
     from grandrounds.console.run_index import RunIndex
     from grandrounds.console.server import Address, parse_proxies, serve
@@ -101,19 +117,15 @@ def console(
             "--data, --query, --protected and --personal are for the patients of one hospital: name it with --site",
             code="missing-option",
         )
-    if users is None:
-        user_list = Users()
-        user_list.add("you", [r.value for r in Role])
-        typer.echo(f"token for this session: {user_list.issue('you', days=1)}")
-    else:
-        user_list = Users.load(users)
-        if not len(user_list):
-            raise BadInput(
-                f"{users} has no user: add one with `rounds console users add NAME --role viewer --users {users}`",
-                code="missing-user",
-            )
+    provider = None if sso is None else _find_provider(sso)
+    if provider is not None and users is not None and not provider.settings.local_users:
+        raise BadInput(
+            f"--users {users}: {sso} turns local users off; leave --users out, or set oidc.local_users = true",
+            code="conflicting-settings",
+        )
+    user_list = _find_users(users, alone=provider is None)
     log = AccessLog(access_log or default_file())
-    alone = site is None and users is None and access_log is None  # one person, and no patients
+    alone = site is None and users is None and sso is None and access_log is None  # one person, and no patients
     try:
         log.check()
     except BadInput:
@@ -122,12 +134,16 @@ def console(
         log = AccessLog()
     if not alone:
         typer.echo(f"access log: {log.file}")
-    hosts = (*LOOPBACK, host, *name)
+    hosts = (*LOOPBACK, host, *name, *(() if provider is None else (provider.settings.host,)))
+    if provider is not None:
+        typer.echo(f"single sign-on: {provider.settings.issuer} (users open {provider.settings.url}/)")
     app_state = AppState(
         run_index,
         user_list,
         Sessions(idle=idle * 60),
         log=log,
+        sso=None if provider is None else SingleSignOn(provider),
+        local_users=provider is None or users is not None,
         cases=cases,
         tls=place.tls,
         hosts=hosts,
@@ -138,6 +154,79 @@ def console(
     count = len(run_index.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)
+
+
+def _find_users(file: Path | None, *, alone: bool) -> Users:
+    """Load the local users; without a file, one user with a token that is printed, unless there is single sign-on."""
+    from grandrounds.console.auth.users import Role, Users
+    from grandrounds.core.errors import BadInput
+
+    if file is None:
+        users = Users()
+        if alone:
+            users.add("you", [r.value for r in Role])
+            typer.echo(f"token for this session: {users.issue('you', days=1)}")
+        return users
+    users = Users.load(file)
+    if not len(users):
+        raise BadInput(
+            f"{file} has no user: add one with `rounds console users add NAME --role viewer --users {file}`",
+            code="missing-user",
+        )
+    return users
+
+
+def _find_provider(file: Path) -> Provider:
+    """Read the settings of single sign-on, and ask the provider for its endpoints."""
+    from grandrounds.console.auth.oidc import Provider
+    from grandrounds.console.auth.oidc_settings import load_settings, read_secret
+
+    settings = load_settings(file)
+    return Provider.discover(settings, read_secret(settings))
+
+
+def console_sso(
+    file: Annotated[Path, typer.Argument(help="TOML file with the section [oidc].")],
+    claims: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the claims of an ID token: print the name and the roles that its user gets."),
+    ] = None,
+) -> None:
+    """Check settings of single sign-on: ask the provider, and print the addresses to register there.
+
+    A first file (docs/single-sign-on.md has one for Keycloak and one for Entra ID):
+
+    ```toml
+    [oidc]
+    issuer = "https://login.hospital.example/realms/hospital"
+    client_id = "grand-rounds"
+    client_secret_file = "client-secret"          # mode 0600
+    url = "https://console.hospital.example"      # in the browser
+    roles_claim = "groups"
+
+    [oidc.roles]
+    clinician = ["icu-physicians"]
+    auditor = ["audit-office"]
+    ```
+    """
+    from grandrounds.console.auth.oidc_claims import read_claims
+
+    provider = _find_provider(file)
+    settings, endpoints = provider.settings, provider.endpoints
+    typer.echo(f"provider: {settings.issuer}")
+    typer.echo(f"redirect URI to register: {settings.redirect_uri}")
+    if endpoints.sign_out is None:
+        typer.echo("sign-out: of this console only; the provider offers no sign-out")
+    else:
+        typer.echo(f"post-logout redirect URI to register: {settings.signed_out_uri}")
+    typer.echo(f"client: {settings.client_id}, {'with' if provider.has_secret else 'without'} a secret")
+    typer.echo(f"ID tokens signed by: {', '.join(endpoints.algorithms)}")
+    for role, values in settings.roles.items():
+        typer.echo(f"{role}: {settings.roles_claim} has {' or '.join(values) or '(nothing)'}")
+    typer.echo(f"local users: {'allowed with --users' if settings.local_users else 'off'}")
+    if claims is not None:
+        identity = read_claims(claims, settings)
+        typer.echo(f"claims of {claims}: {identity.name} signs in as {', '.join(identity.roles)}")
 
 
 def console_log(

@@ -209,7 +209,7 @@ def entry_text(entry: LogEntry) -> str:
         text += f": rows {', '.join(map(str, rows))}"
     elif "row" in entry:
         text += f": row {entry['row']}"
-    places = [f"{name} {entry[name]}" for name in ("site", "run", "view", "area", "by") if entry.get(name)]
+    places = [f"{name} {entry[name]}" for name in ("site", "run", "view", "area", "by", "why") if entry.get(name)]
     return visible(" ".join(text.split("\n")) + (f", {', '.join(places)}" if places else "")).replace("\n", "\\n")
 
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from grandrounds import __version__
 from grandrounds.console.access_log import AccessLogFault
 from grandrounds.console.app_state import AppState
-from grandrounds.console.auth import sign_in
+from grandrounds.console.auth import sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
@@ -35,6 +35,7 @@ def create_app(app_state: AppState) -> FastAPI:
     app = FastAPI(title="Grand Rounds console", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.console = app_state
     app.include_router(sign_in.router)
+    app.include_router(single_sign_on.router)
     for route in _routes():
         app.include_router(route)
     app.get("/health", include_in_schema=False)(_report_health)
@@ -43,6 +44,7 @@ def create_app(app_state: AppState) -> FastAPI:
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.openapi = lambda: _describe_api(app)  # type: ignore[method-assign]
+    app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
 

@@ -13,6 +13,7 @@ from grandrounds.console.auth.users import Users
 from grandrounds.console.run_index import RunIndex
 
 if TYPE_CHECKING:
+    from grandrounds.console.auth.single_sign_on import SingleSignOn
     from grandrounds.console.cases.site_cases import SiteCases
 
 
@@ -25,7 +26,9 @@ class AppState:
 
     Attributes:
         run_index: The runs that are shown.
-        users: The users and their roles.
+        users: The local users and their roles.
+        sso: Single sign-on; None where it is not offered.
+        local_users: Local users may sign in.
         sessions: The sessions of signed-in users.
         limiter: Counts wrong sign-ins by name and address.
         name_limiter: Counts wrong sign-ins by name, at all addresses.
@@ -44,6 +47,8 @@ class AppState:
     limiter: Limiter = field(default_factory=Limiter)
     name_limiter: Limiter = field(default_factory=lambda: Limiter(free=FREE_EVERYWHERE))
     log: AccessLog = field(default_factory=AccessLog)
+    sso: SingleSignOn | None = None
+    local_users: bool = True
     cases: SiteCases | None = None
     tls: bool = False
     hosts: tuple[str, ...] = LOOPBACK
@@ -60,6 +65,11 @@ class AppState:
     def form_cookie(self) -> str:
         """The name of the cookie that a sign-in form's hidden field must equal: a foreign page can set neither."""
         return self._cookie("rounds_form")
+
+    @property
+    def sso_cookie(self) -> str:
+        """The name of the cookie that binds a sign-in at the provider to the browser that began it."""
+        return self._cookie("rounds_sso")
 
     def _cookie(self, name: str) -> str:
         return name if self.port is None else f"{name}_{self.port}"

@@ -93,6 +93,12 @@ def link(path: str, **query: Any) -> str:
     return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 
 
+def local_path(next: str) -> str:
+    """Return a path of this console; any other address becomes its front page."""
+    is_local = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
+    return next if is_local else "/"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Format a number; a dash where there is none."""
     return "\u2013" if value is None else f"{value:,.{digits}f}"

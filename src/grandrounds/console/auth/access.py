@@ -37,9 +37,10 @@ def find_user(request: Request) -> CurrentUser | None:
     app_state = get_state(request)
     cookie = request.cookies.get(app_state.session_cookie, "")
     session = app_state.sessions.find(cookie)
-    if session is not None and _is_valid(app_state, session):
-        return CurrentUser(session.user, session.roles, session)
-    app_state.sessions.end(cookie)
+    if session is not None:
+        if _is_valid(app_state, session):
+            return CurrentUser(session.user, session.roles, session)
+        app_state.sessions.end(cookie)
     token = _token(request)
     if token is None:
         return None
@@ -123,14 +124,20 @@ def log_access(request: Request, event: str, who: CurrentUser, **facts: Any) -> 
     Raises:
         AccessLogFault: It cannot be written.
     """
-    credential = "token" if who.session is None else "session"
+    identity = None if who.session is None else who.session.identity
+    credential: dict[str, str] = {"by": "token" if who.session is None else "session"}
+    if (
+        identity is not None
+    ):  # a name may change at the provider, and may be that of a local user; the subject is neither
+        credential = {"by": "sso session", "subject": identity.subject}
     get_state(request).log.write(
-        event, user=who.name, roles=who.roles, address=client_address(request), by=credential, **facts
+        event, user=who.name, roles=who.roles, address=client_address(request), **credential, **facts
     )
 
 
 def _is_valid(app_state: AppState, session: Session) -> bool:
-    return app_state.users.is_current(session.user, session.roles, session.proof)
+    """Check that the user of a session is still the same; the provider of single sign-on says so when it renews one."""
+    return session.identity is not None or app_state.users.is_current(session.user, session.roles, session.proof)
 
 
 def _token(request: Request) -> str | None:

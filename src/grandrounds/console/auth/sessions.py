@@ -16,12 +16,19 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
 
 from grandrounds.console.auth.users import Role
 
+if TYPE_CHECKING:
+    from grandrounds.console.auth.oidc_claims import Identity
+
 MOST = 1000
 """Maximum number of sessions; the least recently used one ends first."""
+EARLY, AGAIN = 60.0, 10.0
+"""Seconds before the end of a session of single sign-on from which it is renewed, and until the provider is asked again."""
 
 
 @dataclass
@@ -35,6 +42,10 @@ class Session:
         csrf: The token that forms of this session must send.
         began: The time of the sign-in.
         used: The time of the last request.
+        identity: The user as the provider of single sign-on describes them; None for a local user.
+        ends: The time at which that description ends. The session is valid again when the provider renews it.
+        renew_from: The time from which it is renewed.
+        turn: Taken by the request that renews the session.
     """
 
     user: str
@@ -43,22 +54,49 @@ class Session:
     csrf: str
     began: float
     used: float
+    identity: Identity | None = None
+    ends: float = inf
+    renew_from: float = inf
+    turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def is_renewable(self) -> bool:
+        """True where the provider gave a token to renew the session with."""
+        return self.identity is not None and self.identity.refresh_token is not None
 
 
 class Sessions:
-    """All sessions. They end after `idle` seconds without a request, and after `longest` in any case."""
+    """All sessions. They end after `idle` seconds without a request, and after `longest` in any case.
+
+    A session of single sign-on is valid no longer than the provider says, unless the provider renews it.
+
+    Args:
+        idle: Seconds.
+        longest: Seconds.
+        clock: Measures the time of sessions.
+        wall: The time of day (Unix), in which a provider says how long a session may last.
+    """
 
     def __init__(
-        self, *, idle: float = 30 * 60, longest: float = 8 * 3600, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        idle: float = 30 * 60,
+        longest: float = 8 * 3600,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self.idle, self.longest, self._clock = idle, longest, clock
+        self.idle, self.longest, self._clock, self._wall = idle, longest, clock, wall
         self._sessions: dict[str, Session] = {}
         self._turn = threading.Lock()
 
-    def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
+    def begin(
+        self, user: str, roles: tuple[Role, ...], proof: str, *, identity: Identity | None = None
+    ) -> tuple[str, Session]:
         """Begin a session and return the number for its cookie. Each sign-in gets a new one (no session fixation)."""
         number, now = secrets.token_urlsafe(32), self._clock()
         session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
+        if identity is not None:
+            self._set_identity(session, identity)
         with self._turn:
             self._sweep(now)
             if len(self._sessions) >= MOST:
@@ -74,19 +112,41 @@ class Sessions:
             if session is None or self._has_ended(session, now):
                 self._sessions.pop(_key(number), None)
                 return None
+            if now >= session.ends:
+                return None
             session.used = now
             return session
 
     def peek(self, number: str) -> Session | None:
         """Find a session without using it: an open page must not keep it alive."""
         with self._turn:
-            session = self._sessions.get(_key(number))
-            return None if session is None or self._has_ended(session, self._clock()) else session
+            session, now = self._sessions.get(_key(number)), self._clock()
+            return None if session is None or self._has_ended(session, now) or now >= session.ends else session
+
+    def find_due(self, number: str) -> Session | None:
+        """Find a session that the provider has to renew: its time is nearly over, or over while it is still in use."""
+        with self._turn:
+            session, now = self._sessions.get(_key(number)), self._clock()
+            is_due = session is not None and not self._has_ended(session, now) and now >= session.renew_from
+            return session if is_due else None
+
+    def is_valid(self, session: Session) -> bool:
+        """Tell whether a session is valid before it is renewed."""
+        return self._clock() < session.ends
+
+    def renew(self, session: Session, identity: Identity) -> None:
+        """Prolong a session with the provider's new description of its user; roles may have changed."""
+        with self._turn:
+            self._set_identity(session, identity)
+
+    def postpone(self, session: Session) -> None:
+        """Try to renew a session again in a while."""
+        session.renew_from = self._clock() + AGAIN
 
     def seconds_left(self, session: Session) -> float:
         """Return the seconds until a session ends, if it is not used again."""
         now = self._clock()
-        return max(0.0, min(session.used + self.idle, session.began + self.longest) - now)
+        return max(0.0, min(session.used + self.idle, session.began + self.longest, session.ends) - now)
 
     def end(self, number: str) -> None:
         with self._turn:
@@ -96,7 +156,14 @@ class Sessions:
         return len(self._sessions)
 
     def _has_ended(self, session: Session, now: float) -> bool:
-        return now - session.used > self.idle or now - session.began > self.longest
+        is_over = now >= session.ends and not session.is_renewable
+        return is_over or now - session.used > self.idle or now - session.began > self.longest
+
+    def _set_identity(self, session: Session, identity: Identity) -> None:
+        now, left = self._clock(), identity.ends - self._wall()
+        session.user, session.roles, session.identity = identity.name, identity.roles, identity
+        session.ends = now + left
+        session.renew_from = session.ends - min(EARLY, left / 2) if session.is_renewable else inf
 
     def _sweep(self, now: float) -> None:
         for key in [k for k, s in self._sessions.items() if self._has_ended(s, now)]:

@@ -1,4 +1,4 @@
-"""Sign-in by password or token, and sign-out. Only forms of this console's own pages are accepted."""
+"""Sign-in of local users by password or token, and sign-out. Only forms of this console's own pages are accepted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ from fastapi.responses import RedirectResponse, Response
 
 from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG_SIGN_IN, AccessLogFault
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import check_origin, client_address, is_over_tls, log_access, require_user
+from grandrounds.console.auth.access import (
+    CurrentUser,
+    check_origin,
+    client_address,
+    is_over_tls,
+    log_access,
+    require_user,
+)
 from grandrounds.console.auth.sessions import secrets_equal
+from grandrounds.console.auth.single_sign_on import START
 from grandrounds.console.auth.users import credential_proof
-from grandrounds.console.render import render_page
+from grandrounds.console.render import link, local_path, render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
 """Passwords that are checked in parallel: each check needs 20 MB, with hashes of version 0.1 also 32 MB."""
@@ -42,6 +50,8 @@ async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. The answer does not say which of them was wrong."""
     app_state, fields = get_state(request), await _fields(request)
     check_origin(request)
+    if not app_state.local_users:
+        raise HTTPException(403, "local users are turned off here: use single sign-on")
     if not fields.get("form") or not secrets_equal(fields["form"], request.cookies.get(app_state.form_cookie, "")):
         return _form(request, next=fields.get("next", "/"), wrong="The form has expired. Try again.", status=403)
     name, secret = fields.get("name", "")[:64], fields.get("secret", "")
@@ -68,7 +78,7 @@ async def sign_in(request: Request) -> Response:
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
     number, _ = app_state.sessions.begin(user.name, user.roles, credential_proof(user, secret))
     _log.info("%r signed in", user.name)
-    answer = RedirectResponse(_local_path(fields.get("next", "/")), 303)
+    answer = RedirectResponse(local_path(fields.get("next", "/")), 303)
     _set(answer, request, app_state.session_cookie, number)
     answer.delete_cookie(app_state.form_cookie)
     return answer
@@ -84,17 +94,41 @@ async def sign_out(request: Request) -> Response:
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
     with suppress(AccessLogFault):  # signing out is always allowed
         log_access(request, SIGN_OUT, who)
-    answer = RedirectResponse("/sign-in", 303)
+    answer = _leave(request, who)
     answer.delete_cookie(app_state.session_cookie)
     return answer
 
 
+def _leave(request: Request, who: CurrentUser) -> Response:
+    """Lead a user who signed out to the sign-in page; after single sign-on to the provider, whose session ends too.
+
+    A form may not redirect to another site (Content-Security-Policy), so a page leads there.
+    """
+    sso, identity = get_state(request).sso, None if who.session is None else who.session.identity
+    url = None if sso is None or identity is None else sso.provider.sign_out_url(identity)
+    if url is None:
+        return RedirectResponse("/sign-in", 303)
+    sentence = "You are signed out of this console. Your provider ends its session next."
+    return render_page(request, "leave.html", title="Signed out", sentence=sentence, url=url)
+
+
 def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, name: str = "") -> Response:
-    token = secrets.token_urlsafe(32)
+    token, app_state, sso = secrets.token_urlsafe(32), get_state(request), None
+    if app_state.sso is not None:
+        settings = app_state.sso.provider.settings  # the whole address: its cookie has to belong to this host
+        sso = {"url": settings.url + link(START, next=local_path(next)), "label": settings.label}
     answer = render_page(
-        request, "sign_in.html", status=status, form=token, next=_local_path(next), wrong=wrong, given=name
+        request,
+        "sign_in.html",
+        status=status,
+        form=token,
+        next=local_path(next),
+        wrong=wrong,
+        given=name,
+        sso=sso,
+        local_users=app_state.local_users,
     )
-    _set(answer, request, get_state(request).form_cookie, token)
+    _set(answer, request, app_state.form_cookie, token)
     return answer
 
 
@@ -108,9 +142,3 @@ async def _fields(request: Request) -> dict[str, str]:
         return {n: v[0] for n, v in parse_qs((await request.body()).decode(), max_num_fields=20).items()}
     except ValueError:
         raise HTTPException(400, "the form cannot be read") from None
-
-
-def _local_path(next: str) -> str:
-    """Return a path of this console; any other address becomes its front page."""
-    is_local = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
-    return next if is_local else "/"
