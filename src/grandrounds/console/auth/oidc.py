@@ -8,7 +8,6 @@ joserfc.
 from __future__ import annotations
 
 import base64
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -34,7 +33,6 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 TIMEOUT = 10.0
 """Seconds for an answer of the provider."""
 _KEYS_AGE, _KEYS_AGAIN = 3600.0, 30.0  # seconds after which keys are read again: in any case, and for an unknown key
-_log = logging.getLogger("grandrounds.console")
 
 
 class SignInFault(GrandRoundsError):
@@ -329,7 +327,6 @@ def _trust(settings: OidcSettings) -> str | bool:
 
 
 def _unreachable(address: str, e: Exception) -> Unreachable:
-    _log.warning("no answer from %s: %s", address, type(e).__name__)
     kind = _KINDS.get(type(e), "no connection")
     return Unreachable(f"the provider does not answer at {address} ({kind})", code="provider-unreachable")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
@@ -61,6 +62,7 @@ class SingleSignOn:
         self.provider = provider
         self._box = Fernet(Fernet.generate_key())
         self._used: OrderedDict[str, float] = OrderedDict()  # states that were brought back, each with its time
+        self._turn = threading.Lock()
 
     def begin(self, next: str) -> tuple[str, str]:
         """Begin a sign-in.
@@ -89,12 +91,13 @@ class SingleSignOn:
             ) from None
         if len(query.getlist("state")) != 1 or not secrets_equal(query["state"], attempt.state):
             raise SignInFault("the answer belongs to another sign-in", code="wrong-state")
-        now = time.monotonic()
-        while self._used and (len(self._used) >= _MOST_USED or now - next(iter(self._used.values())) > WAIT):
-            self._used.popitem(last=False)
-        if attempt.state in self._used:
-            raise SignInFault("this sign-in was finished before", code="used-state")
-        self._used[attempt.state] = now
+        with self._turn:
+            now = time.monotonic()
+            while self._used and (len(self._used) >= _MOST_USED or now - next(iter(self._used.values())) > WAIT):
+                self._used.popitem(last=False)
+            if attempt.state in self._used:
+                raise SignInFault("this sign-in was finished before", code="used-state")
+            self._used[attempt.state] = now
         return attempt
 
     def finish(self, attempt: Attempt, query: QueryParams) -> Identity:
@@ -147,6 +150,7 @@ def callback(request: Request) -> Response:
         app_state.log.try_write(WRONG_SIGN_IN, user="", address=address, by="sso", why=e.code)
         return _fault(request, "Sign-in failed", str(e), status=403)
     except Unreachable as e:
+        _log.warning("a single sign-on from %s failed: %s", address, e)
         return _fault(request, "Sign-in failed", f"{e}. Try again later.", status=503)
     if not identity.roles:
         _log_refusal(app_state, identity, address)
@@ -206,7 +210,8 @@ def renew_session(app_state: AppState, number: str, session: Session, address: s
             return
         _log_refusal(app_state, identity, address)
         sessions.end(number)
-    except Unreachable:
+    except Unreachable as e:
+        _log.warning("a session is not renewed: %s", e)
         sessions.postpone(session)
     except SignInFault as e:
         subject = session.identity.subject
