@@ -25,7 +25,7 @@ def operator_codes() -> set[str]:
     raised = runpy.run_path(str(PAGE.with_name("errors_page.py")))["collect"]()
     names = re.compile("|".join(rf"{re.escape(p)}($|[._])" for p in PACKAGES))
     found = {code for code, (_, modules) in raised.items() if any(names.match(m) for m in modules)}
-    return found | set(CODES) | {v for k, v in vars(codes).items() if k.isupper() and isinstance(v, str)}
+    return found | {"unexpected-error"} | set(CODES) | {v for k, v in vars(codes).items() if k.isupper() and isinstance(v, str)}
 
 
 def explained_codes() -> set[str]:

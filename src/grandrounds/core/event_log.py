@@ -39,7 +39,12 @@ def log_event(
         level: Level of the logging module.
         fields: Values for JSON: run, round, site, request, seconds, bytes, code. Never values of patients.
     """
-    logger.log(level, sentence or event, extra={_FIELDS: {"event": event, **fields}})
+    logger.log(level, sentence or event, extra=event_fields(event, **fields))
+
+
+def event_fields(event: str, **fields: object) -> dict[str, object]:
+    """Return `extra` of a logging call for an event, where an exception is logged with it."""
+    return {_FIELDS: {"event": event, **fields}}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
-from grandrounds.core.event_log import LineFile, log_event, start_logging
+from grandrounds.core.event_log import LineFile, event_fields, log_event, start_logging
 from grandrounds.deploy.counts import FAILED, FILE, FINISHED, ROUND, STARTED, CountEvents
 from grandrounds.deploy.plan_encryption import decrypt_plan
 from grandrounds.deploy.scheduler import Task
@@ -24,6 +24,9 @@ from grandrounds.keeper.runtime.worker import end_with_parent
 
 REQUESTS = "requests.jsonl"
 """Log of all requests and answers, in the server's folder of logs."""
+
+UNEXPECTED = 70
+"""Exit code of an error that is not raised on purpose; the run is started again, from its last committed round."""
 
 _log = logging.getLogger("grandrounds.run")
 
@@ -46,7 +49,7 @@ def main(stream: IO[str] = sys.stdin) -> int:
         stream: The stream with the task.
 
     Returns:
-        The exit code: 0 done, 1 failed run, 2 bad input.
+        The exit code: 0 done, 1 failed run, 2 bad input, UNEXPECTED for any other error.
     """
     task = Task(**json.loads(stream.read()))
     _start_logs(task)
@@ -57,6 +60,11 @@ def main(stream: IO[str] = sys.stdin) -> int:
     except GrandRoundsError as e:
         log_event(_log, FAILED, f"error: {e}", level=logging.ERROR, run=task.name, code=e.code)
         return e.exit_code
+    except Exception as e:  # a fault of this program or of Flower: the scheduler starts the process again
+        sentence = f"the process ended by {type(e).__name__}"
+        fields = {"run": task.name, "code": "unexpected-error"}
+        _log.error(sentence, exc_info=True, extra=event_fields(FAILED, **fields))
+        return UNEXPECTED
     return 0
 
 
