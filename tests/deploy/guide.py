@@ -128,7 +128,7 @@ class Reader:
                     subprocess.Popen(command.line.split(), cwd=self.folder, env=environment(), stdout=f, stderr=f),
                     out,
                 )
-            self._until(command, out.read_text, seconds=120)
+            self._until(command, out.read_text, seconds=300)
         elif command.line.startswith("rounds server status"):
             self._until(command, lambda: self._said(command.line), seconds=420)
         else:
