@@ -66,7 +66,7 @@ class Outcome:
         assert self.charges == calm.charges
 
     def check_stated(self, calm: Outcome) -> None:
-        """Require the bits of an undisturbed run, or the names of missing sites with reasons; in any case right charges."""
+        """Require the bits of an undisturbed run, or the names of missing sites and why; in any case right charges."""
         if not any(self.missing):
             self.check_same(calm)
         assert len(self.decisions) == len(calm.decisions)

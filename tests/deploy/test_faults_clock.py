@@ -57,7 +57,7 @@ class Clocks:
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
     with fixed_noise():
-        yield Faulty(tmp_path_factory.mktemp("clock"), table(), limit=60)
+        yield Faulty(tmp_path_factory.mktemp("clock"), table(), limit=600)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Faults of a whole consortium: sites killed, gateway restarted, networks cut, disks full, and twelve sites at once.
 
-Each run ends with the bits of an undisturbed run, or names the missing sites with reasons; no charge is made twice or
+Each run ends with the bits of an undisturbed run, or names the missing sites and why; no charge is made twice or
 forgotten. `make test-faults`.
 """
 
@@ -50,7 +50,7 @@ def wire():
 def faulty(tmp_path_factory, wire):
     port, line = wire
     with fixed_noise():
-        made = Faulty(tmp_path_factory.mktemp("consortium"), table(), limit=60, port=port, dial={"south": line.port})
+        made = Faulty(tmp_path_factory.mktemp("consortium"), table(), limit=600, port=port, dial={"south": line.port})
         yield made
         made.close()
 
@@ -217,7 +217,7 @@ def test_twelve_sites_of_which_three_lose_power(tmp_path):
     )
     settings = {"method": {"name": "fedavg", "rounds": 6}, **SECURE}
     with fixed_noise():
-        made = Faulty(tmp_path, named, limit=120)
+        made = Faulty(tmp_path, named, limit=600)
         calm = calm_over_pipes(made, {"twelve": settings})["twelve"]
         with made.at_work():
             made.submit("twelve", settings)

@@ -32,7 +32,7 @@ LIMIT = 1500.0
 @pytest.fixture(scope="module")
 def consortium(tmp_path_factory):
     with fixed_noise():
-        yield Faulty(tmp_path_factory.mktemp("kills"), table(), limit=120)
+        yield Faulty(tmp_path_factory.mktemp("kills"), table(), limit=600)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ PLAN = {"method": {"name": "fedavg", "rounds": 16}, **PRIVATE}
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
     with fixed_noise():
-        yield Faulty(tmp_path_factory.mktemp("faulty"), table(), limit=60)
+        yield Faulty(tmp_path_factory.mktemp("faulty"), table(), limit=600)
 
 
 @pytest.fixture(scope="module")

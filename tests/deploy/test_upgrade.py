@@ -80,7 +80,7 @@ def two_sites() -> Table:
 def test_a_run_begun_by_the_version_before_ends_with_the_same_bits_and_charges(tmp_path):
     Upgraded.before = checkout(PREVIOUS, tmp_path / "before")
     with fixed_noise():
-        consortium = Upgraded(tmp_path, two_sites(), limit=120)
+        consortium = Upgraded(tmp_path, two_sites(), limit=600)
         (tmp_path / "run.toml").write_text(dumps(PLAN))
         with at_work(consortium) as piped:
             piped.start_run("run")

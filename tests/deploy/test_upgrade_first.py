@@ -55,7 +55,7 @@ def charges(consortium: Faulty) -> dict[str, set[str]]:
 def test_folders_and_a_run_of_the_first_version_are_used_by_this_one(tmp_path):
     package = checkout(FIRST, tmp_path / "first")
     with version(package):
-        consortium = First(tmp_path, table(), limit=120)
+        consortium = First(tmp_path, table(), limit=600)
         with consortium.at_work():
             (tmp_path / "old.toml").write_text(dumps({"name": "old", **PLAN, "privacy": OLD_PRIVACY}))
             rounds("submit", str(tmp_path / "old.toml"), "--server", str(consortium.out), "--name", "old")
