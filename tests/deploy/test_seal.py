@@ -77,7 +77,7 @@ def _wicked(path, *entries: tarfile.TarInfo) -> None:
             tar.addfile(entry, io.BytesIO(b"evil") if entry.isreg() else None)
     salt, nonce = os.urandom(16), os.urandom(12)
     head = sealed.MAGIC + salt + nonce
-    path.write_bytes(head + AESGCM(sealed._key(PHRASE, salt)).encrypt(nonce, held.getvalue(), head))
+    path.write_bytes(head + AESGCM(sealed.derive_key(PHRASE, salt)).encrypt(nonce, held.getvalue(), head))
 
 
 def _entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
