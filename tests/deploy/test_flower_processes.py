@@ -108,6 +108,24 @@ def test_a_node_that_is_stopped_and_started_answers_again(consortium, run):
     assert {node: reply.data for node, reply in got.items()} == dict.fromkeys(who, b"heard back")
 
 
+@pytest.mark.slow
+def test_a_node_that_is_killed_returns_before_its_heartbeat_expires(consortium, run):
+    who = run.addresses(2)
+    north = consortium.sites[0]
+    assert north.node.process is not None
+    north.node.process.kill()
+    north.node.process.wait()
+    north.node.start()  # a stock SuperNode is refused for a minute, and ends
+    until(lambda: north.words[-2:] == ["away", "connected"])
+    until(lambda: consortium.online() == {"north", "south"} and "SuperNode ID" in north.node.program.log.read_text())
+    assert run.addresses(2) == who
+    assert north.node.process.poll() is None and north.node.starts == len(
+        [line for line in north.node.program.log.read_text().splitlines() if "SuperNode ID" in line]
+    )
+    got = run.exchange([(node, b"back") for node in who])
+    assert {node: reply.data for node, reply in got.items()} == dict.fromkeys(who, b"heard back")
+
+
 def test_a_run_that_is_stopped_says_so(consortium, run):
     who = run.addresses(2)
     with Control.local(consortium.link) as control:
