@@ -34,7 +34,7 @@ def consortium(tmp_path_factory):
     found = Consortium(tmp_path_factory.mktemp("consortium"), "north", "south", handler=answer)
     try:
         found.start()
-        until(lambda: found.online() == {"north", "south"})
+        until(lambda: found.online() == {"north", "south"}, seconds=180)
         yield found
     finally:
         found.close()
@@ -102,7 +102,7 @@ def test_a_node_that_is_stopped_and_started_answers_again(consortium, run):
     north.node.stop()
     until(lambda: north.words[-1:] == ["away"])
     north.node.start()
-    until(lambda: north.words[-1:] == ["connected"])
+    until(lambda: north.words[-1:] == ["connected"], seconds=180)
     assert run.addresses(2) == who
     got = run.exchange([(node, b"back") for node in who])
     assert {node: reply.data for node, reply in got.items()} == dict.fromkeys(who, b"heard back")
@@ -116,7 +116,7 @@ def test_a_node_that_is_killed_returns_before_its_heartbeat_expires(consortium, 
     north.node.process.kill()
     north.node.process.wait()
     north.node.start()  # a stock SuperNode is refused for a minute, and ends
-    until(lambda: north.words[-2:] == ["away", "connected"])
+    until(lambda: north.words[-2:] == ["away", "connected"], seconds=180)
     until(lambda: consortium.online() == {"north", "south"} and "SuperNode ID" in north.node.program.log.read_text())
     assert run.addresses(2) == who
     assert north.node.process.poll() is None and north.node.starts == len(
