@@ -14,11 +14,13 @@ from grandrounds.cli import app
 from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.deploy.consortium import load
 from grandrounds.deploy.submit import deployed_plan
-from tests.deploy.guide import CTRL_C, FIRST_ROUND, PAGE, Reader, commands, files, shows
+from tests.deploy.guide import CTRL_C, FIRST_ROUND, PAGE, ROOT, Reader, commands, files, shows
 
 TEXT = PAGE.read_text(encoding="utf-8")
 ALL = list(commands(TEXT))
 SHORT = FIRST_ROUND.read_text(encoding="utf-8")
+POLICIES = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+TYPED = [*ALL, *commands(SHORT), *commands(POLICIES)]
 START = next(i for i, c in enumerate(ALL) if c.line.startswith("rounds server start"))
 
 
@@ -34,7 +36,7 @@ def parsed(words: list[str]) -> str:
         name, command, words = command.resolve_command(context, rest)
 
 
-@pytest.mark.parametrize("line", sorted({c.line for c in [*ALL, *commands(SHORT)] if c.line.startswith("rounds ")}))
+@pytest.mark.parametrize("line", sorted({c.line.split(" | ")[0] for c in TYPED if c.line.startswith("rounds ")}))
 def test_every_command_takes_what_it_is_given(line):
     assert parsed(shlex.split(line)[1:]).startswith("rounds ")
 
@@ -86,6 +88,11 @@ def test_the_way_to_the_first_round_has_at_most_ten_lines_of_files():
 @pytest.mark.slow
 def test_every_command_to_the_first_round_does_what_the_page_shows(tmp_path):
     Reader(tmp_path).read(SHORT)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_of_policies_does_what_it_shows(tmp_path):
+    Reader(tmp_path).read(POLICIES)
 
 
 def test_lines_are_compared():
