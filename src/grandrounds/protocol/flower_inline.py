@@ -1,6 +1,6 @@
 """Run the middleware and the small dependencies of Flower's HTTP servers in line.
 
-Eight classes of middleware stand before a route of the SuperLink, and Starlette starts tasks and streams for each. That took
+Eight classes of middleware precede a route of the SuperLink, and Starlette starts tasks and streams for each. That took
 more than half of the SuperLink's time for a small request. `run_in_line` keeps the middleware, its order and its code: it
 calls the same `dispatch` methods, one within the other, for routes whose request and answer are one protobuf message each.
 Other routes (streams, documentation) are served as before. Dependencies that only look something up in memory are called
