@@ -80,7 +80,7 @@ class Memory:
 def _kind(command: str) -> str:
     words = {
         "run_worker": "server: run", "runtime.worker": "site: worker", "flower-supernode": "site: SuperNode",
-        "flower.launcher": "site: SuperNode", "flower-superlink": "server: SuperLink", "nginx": "server: nginx",
+        "flower.launcher": "site: SuperNode", "superlink": "server: SuperLink", "nginx": "server: nginx",
         "site start": "site: keeper", "server start": "server: scheduler",
     }  # fmt: skip
     return next((kind for word, kind in words.items() if word in command), "other")
