@@ -196,6 +196,24 @@ def test_countersignatures_are_of_known_sites_and_all_there(whole):
     assert named(replace(whole, heads=(*whole.heads[:2], silent, *whole.heads[3:]))) == {names.NO_WITNESS}
 
 
+@pytest.mark.parametrize("absent", [2, 3])
+def test_a_site_that_a_round_beside_the_head_records_as_missing_need_not_countersign_it(absent):
+    """It was not there. A site that no round misses must have signed."""
+
+    def said(number: int) -> dict:
+        value = of_round(number)
+        gone = {"b": "was away"} if number == absent else {}
+        return {**value, "decision": {**value["decision"], "missing": gone}}
+
+    book = resigned(4, said)
+    heads = [Head(RUN, n, Tree(e.leaf for e in book.entries[:n]).root()) for n in range(1, 6)]
+    signed = [SignedHead(h, h.sign(SERVER), {s: h.countersign(Identity.simulated(7, s)) for s in SITES}) for h in heads]
+    assert named(replace(book, heads=tuple(signed))) == set()
+    for site, findings in (("b", set()), ("a", {names.NO_WITNESS})):
+        left = {s: w for s, w in signed[2].witnesses.items() if s != site}  # after round 2
+        assert named(replace(book, heads=(*signed[:2], replace(signed[2], witnesses=left), *signed[3:]))) == findings, site
+
+
 def test_a_round_left_out_and_signed_over_is_named():
     said = {1: 1, 2: 2, 3: 4, 4: 5}
     assert names.GAP in named(resigned(4, said=lambda n: of_round(said[n])))

@@ -177,7 +177,7 @@ def test_disk_of_the_server_full(faulty, calm, name):
 
         until(has_failed, seconds=300, what="the run fails")
         sentence = faulty.end_of_log("full").strip().splitlines()[-1]
-        assert sentence.startswith("error: cannot write to") and "No space left" in sentence, sentence
+        assert "error: cannot write to" in sentence and "No space left" in sentence, sentence
         free()
         rounds("server", "submit", "--resume", "full", "--server", str(faulty.out))
         faulty.outcome(faulty.done("full", seconds=900)).check_same(calm)

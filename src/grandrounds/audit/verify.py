@@ -250,12 +250,24 @@ class _Checker:
         for head in self.book.heads:
             later = parted is not None and head.head.size > parted.head.size and self._parts(head)
             yield from (f for f in self._head(head, "ledger") if not (later and f.name == FORKED))
-            missing = [s for s in head.head.witnesses(list(self.sites)) if s not in head.witnesses]
+            due = [s for s in head.head.witnesses(list(self.sites)) if s not in head.witnesses]
+            missing = [s for s in due if s not in self._absent(head.head.size)]
             if missing and head is not self.book.heads[-1]:
                 names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
                 yield Finding(NO_WITNESS, f"head of {head.head.size}", f"not countersigned by {names}")
         for size, site in self.book.strays:
             yield Finding(STRANGER, f"head of {size}", f"{site} countersigned a head that does not exist")
+
+    def _absent(self, size: int) -> set[str]:
+        """Find sites that the rounds on both sides of a head record as missing: they were not there to countersign it.
+
+        A site that returns countersigns later heads, each with a proof that it continues the head that the site signed last.
+        """
+        sides = (reversed(self.book.entries[:size]), self.book.entries[size:])
+        rounds = (next((c for e in side if (c := _read_content(e)) and c.get("kind") == ROUND), {}) for side in sides)
+        decisions = [value.get("decision") for value in rounds]
+        missing = [decision.get("missing") for decision in decisions if isinstance(decision, dict)]
+        return {str(site) for sites in missing if isinstance(sites, dict) for site in sites}
 
     def kept_heads(self, heads: Sequence[SignedHead]) -> Iterator[Finding]:
         """Check heads that others kept: each must be a beginning of this ledger."""
