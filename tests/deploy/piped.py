@@ -12,6 +12,7 @@ import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -114,8 +115,7 @@ class Piped:
     def __post_init__(self) -> None:
         self._replies: dict[str, Reply] = {}
         self._arrived = threading.Condition()
-        self._socket = self.consortium.folder / "messages.socket"
-        self._socket.unlink(missing_ok=True)
+        self._socket = Path(tempfile.mkdtemp(prefix="gr-")) / "s"  # the path of a socket must be short
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(str(self._socket))
         self._door.listen()

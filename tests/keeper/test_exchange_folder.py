@@ -172,7 +172,7 @@ def consortium(tmp_path_factory) -> Path:
         "data": {n: v for n, v in agreed.items() if n != "schema"},
     }
     (folder / "consortium.toml").write_text(dumps(said))
-    provision(folder / "consortium.toml", folder / "out", make_keys=True)
+    provision(folder / "consortium.toml", folder / "out", make_keys=True, policy="research")
     for name in "abc":
         write_csv(folder / f"{name}.csv", table.take(np.flatnonzero(site == name)), without="hospital")
         with (folder / "out" / "sites" / name / "site.toml").open("a") as f:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from grandrounds.keeper.runtime.health import Health
 from grandrounds.keeper.runtime.site import Site
+from grandrounds.keeper.runtime.supernode import ConnectionStatus
 from tests.analysis.watch.records import alarmed
 from tests.analysis.watch.test_metrics import labels, parse
 
@@ -19,6 +20,8 @@ def test_the_health_page_of_a_site_has_the_metrics_of_its_watch(tmp_path):
         log=SimpleNamespace(metrics=lambda: {"grandrounds_work_seconds_total": ("counter", "Seconds.", {"": 1763438776.25})}),
         supervisor=SimpleNamespace(restarts=1),
         _connected=True,
+        _node=None,
+        _connection=lambda: ConnectionStatus.load(tmp_path),
     )
     page = Health(0, faults=list, metrics=lambda: Site._metrics(site))
     try:
