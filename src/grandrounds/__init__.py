@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from grandrounds.statistics.table_result import TableOne
     from grandrounds.tuning.trial import TuningResult
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Answers",
     "Ask",
