@@ -130,5 +130,5 @@ def test_a_run_that_is_stopped_says_so(consortium, run):
     who = run.addresses(2)
     with Control.local(consortium.link) as control:
         control.stop(run.task.run_id)
-    with refused("run-stopped", kind=RunFailed):
+    with refused("ended-by-flower", kind=RunFailed):
         run.transport.send([(who[0], b"too late")])

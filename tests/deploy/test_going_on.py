@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 
 import numpy as np
@@ -86,6 +87,47 @@ def test_a_run_that_a_killed_server_had_taken_but_not_begun_is_started_again_wit
             pending = [(run.name, run.plan) for run in control.runs() if run.status == PENDING]
         assert sorted(pending) == [("taken", '{"name": "x"}'), ("waiting", '{"name": "y"}')]
         assert [record["state"] for record in records.all()] == [QUEUED, QUEUED]
+        scheduler.close()
+    finally:
+        consortium.close()
+
+
+@pytest.mark.parametrize("by", ["a jump of the clock", "an operator"])
+def test_a_run_that_flower_ended_is_submitted_again_unless_an_operator_stopped_it(tmp_path, by):
+    pytest.importorskip("flwr")
+    from grandrounds.deploy.control import PENDING, Control
+    from grandrounds.deploy.records import QUEUED, RUNNING, STOPPED, RunRecords
+    from grandrounds.deploy.scheduler import RunScheduler
+    from tests.deploy.flower_support import Consortium
+    from tests.deploy.real import until
+
+    consortium = Consortium(tmp_path, "north")
+    try:
+        consortium.superlink.start()
+        consortium.answering()
+        link, records = consortium.link, RunRecords(consortium.link.state / "runs")
+        with Control.local(link) as control:
+            run = control.start({"run": "taken", "plan": '{"name": "x"}', "resume": False})
+        scheduler = RunScheduler(link, command=["sleep", "1000"])
+
+        def state() -> str:
+            scheduler.tick()
+            return str((records.get("taken") or {}).get("state"))
+
+        until(lambda: state() == RUNNING, seconds=60, what="the run to be taken")
+        if by == "an operator":
+            with Control.local(link) as control:
+                control.stop(run)
+        else:
+            with sqlite3.connect(link.state / "link.db") as database:
+                database.execute("UPDATE task SET active_until = '2020-01-01 00:00:00.000000'")
+        until(lambda: state() != RUNNING, seconds=60, what="the end of the run")
+        with Control.local(link) as control:
+            pending = [(other.name, other.plan) for other in control.runs() if other.status == PENDING]
+        if by == "an operator":
+            assert (records.get("taken") or {})["state"] == STOPPED and pending == []
+        else:
+            assert (records.get("taken") or {})["state"] == QUEUED and pending == [("taken", '{"name": "x"}')]
         scheduler.close()
     finally:
         consortium.close()

@@ -16,7 +16,7 @@ pytest.importorskip("flwr")
 
 from grandrounds.engine.parts import PartsTransport
 from grandrounds.engine.transport import RECEIVING
-from grandrounds.keeper.runtime.outgoing import OutgoingAnswers
+from grandrounds.keeper.runtime.large_answers import LargeAnswers
 from grandrounds.keeper.runtime.site import OBJECT_SIZE
 from tests.deploy.cut import Wire
 from tests.deploy.flower_support import Consortium, until
@@ -38,7 +38,7 @@ class Line:
     def __init__(self, folder, *, size: int, rate: float) -> None:
         self.answer = os.urandom(size)
         self.asked = 0
-        outgoing = OutgoingAnswers(folder / "outgoing", self._answer)
+        outgoing = LargeAnswers(folder / "outgoing", self._answer)
         self.consortium = Consortium(folder, "north", handler=outgoing.handle)
         self.wire = Wire(self.consortium.dialled, rate=rate)
         self.site = self.consortium.sites[0]

@@ -13,8 +13,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine import parts as module
 from grandrounds.engine.parts import PartsTransport
 from grandrounds.engine.transport import FAILED, GONE, RECEIVING, UNAVAILABLE, Reply
-from grandrounds.keeper.runtime import outgoing
-from grandrounds.keeper.runtime.outgoing import OutgoingAnswers
+from grandrounds.keeper.runtime import large_answers
+from grandrounds.keeper.runtime.large_answers import LargeAnswers
 from grandrounds.protocol.parts import ANNOUNCE, BYTES, PartMessage, decode_part, is_part
 
 ANSWER = os.urandom(3_000_000)
@@ -23,7 +23,7 @@ ANSWER = os.urandom(3_000_000)
 class Line:
     """A transport to one site; `lose` decides by the number of the message, and `change` may alter an answer."""
 
-    def __init__(self, site: OutgoingAnswers) -> None:
+    def __init__(self, site: LargeAnswers) -> None:
         self.site, self.lose, self.change = site, lambda n: "", lambda data: data
         self.messages, self.bytes = 0, 0
         self._replies: dict[str, Reply] = {}
@@ -53,7 +53,7 @@ class Line:
 def line(tmp_path, monkeypatch):
     for name, value in {"FIRST": 100_000, "SHORTEST": 10_000, "RETRY_SECONDS": 0.0}.items():
         monkeypatch.setattr(module, name, value)
-    return Line(OutgoingAnswers(tmp_path / "outgoing", lambda message: ANSWER, large=1_000_000))
+    return Line(LargeAnswers(tmp_path / "outgoing", lambda message: ANSWER, large=1_000_000))
 
 
 def fetch(line: Line, tmp_path: Path) -> tuple[Reply, list[Reply]]:
@@ -83,7 +83,7 @@ def test_a_large_answer_arrives_whole_and_the_site_removes_its_file(line, tmp_pa
 
 
 def test_a_small_answer_is_passed_on_as_it_is(line, tmp_path):
-    line.site = OutgoingAnswers(tmp_path / "outgoing", lambda message: b"small", large=5)
+    line.site = LargeAnswers(tmp_path / "outgoing", lambda message: b"small", large=5)
     reply, progress = fetch(line, tmp_path)
     assert (reply.data, progress, line.messages) == (b"small", [], 1)
 
@@ -100,7 +100,7 @@ def test_a_restarted_site_continues_with_its_file(line, tmp_path):
     def restart(n: int) -> str:
         """Start another process of the site before each request for a part; its handler would answer otherwise."""
         if n > 1:
-            line.site = OutgoingAnswers(tmp_path / "outgoing", lambda message: os.urandom(2_000_000), large=1_000_000)
+            line.site = LargeAnswers(tmp_path / "outgoing", lambda message: os.urandom(2_000_000), large=1_000_000)
         return ""
 
     line.lose = restart
@@ -162,7 +162,7 @@ def test_a_full_disk_at_the_site_sends_the_answer_in_one_piece(line, tmp_path, m
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outgoing.os, "fsync", fail)
+    monkeypatch.setattr(large_answers.os, "fsync", fail)
     reply, progress = fetch(line, tmp_path)
     assert (reply.data, progress, files(tmp_path)) == (ANSWER, [], [])
 
@@ -170,9 +170,9 @@ def test_a_full_disk_at_the_site_sends_the_answer_in_one_piece(line, tmp_path, m
 def test_answers_that_nobody_fetches_are_removed_after_a_day(line, tmp_path):
     line.site.handle(b"ask")
     (file,) = files(tmp_path)
-    before = time.time() - outgoing.KEEP_SECONDS - 1
+    before = time.time() - large_answers.KEEP_SECONDS - 1
     os.utime(file, (before, before))
-    OutgoingAnswers(tmp_path / "outgoing", lambda message: b"")
+    LargeAnswers(tmp_path / "outgoing", lambda message: b"")
     assert files(tmp_path) == []
 
 

@@ -31,6 +31,9 @@ ONLINE, UNREGISTERED = "online", "unregistered"
 PENDING, FINISHED = "pending", "finished"
 """First words of Flower's status of a run that nobody has taken, and of one that is over."""
 
+OPERATOR_STOPPED = "finished:stopped"
+"""Flower's status of a run that an operator stopped; a run whose heartbeats it missed has "finished:failed"."""
+
 
 @dataclass(frozen=True)
 class Node:

@@ -2,8 +2,8 @@
 
 It replaces Flower's SuperExec and ServerApp processes. It takes only settings from a run, never code: whoever can submit
 runs can start experiments and nothing else. If a process dies, it is started again as a new Flower run that continues from
-the run folder's checkpoint. It is a new Flower run because half-sent messages keep SuperNodes waiting for up to three
-minutes in the old one, and are dropped when that one ends.
+the run folder's checkpoint; so is a run that Flower ended and no operator stopped. It is a new Flower run because half-sent
+messages keep SuperNodes waiting for up to three minutes in the old one, and are dropped when that one ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.deploy.control import FINISHED, PENDING, Control, FlowerRun
+from grandrounds.deploy.control import FINISHED, OPERATOR_STOPPED, PENDING, Control, FlowerRun
 from grandrounds.deploy.processes import end
 from grandrounds.deploy.records import DONE, FAILED, QUEUED, RUNNING, STOPPED, RunRecords
 from grandrounds.deploy.superlink import Link, flower_environment
@@ -36,7 +36,14 @@ LOOK = 1.0
 """Seconds between two questions for a submitted run while none is running."""
 
 STARTS = 5
-"""Consecutive deaths of a run's process after which the run is abandoned. Regular exits (codes 0 to 3) are final."""
+"""Starts of a run's process that end by a death or by Flower, after which the run is abandoned. Regular exits (codes 0 to 3)
+are final.
+"""
+
+ENDED_BY_FLOWER = 75
+"""Exit code of a run that the SuperLink no longer accepts: an operator stopped it, or no heartbeat was received in time, as
+after a jump of the clock.
+"""
 
 ROUND = 40.0
 """Seconds that a stopping server waits for the end of the current round."""
@@ -173,15 +180,28 @@ class RunScheduler:
     def _handle_exit(self, code: int) -> None:
         assert self._task is not None
         task = self._task
-        died = code not in FINAL
-        starts = int((self._records.get(task.name) or {}).get("starts", 0)) + 1 if died else 0
-        again = died and starts < STARTS
-        self._records.update(task.name, starts=starts)
-        self._finish(code, state=RUNNING if again else DONE if code == 0 else FAILED)
+        stopped = code == ENDED_BY_FLOWER and self._was_stopped(task.run_id)
+        again = code not in FINAL and not stopped and self._count_start(task.name)
+        state = RUNNING if again else DONE if code == 0 else STOPPED if stopped else FAILED
+        self._finish(code, state=state)
         if again:
-            with Control.local(self._link) as control:
-                flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
-            self._records.update(task.name, state=QUEUED, flower=flower)
+            self._submit_again(task)
+
+    def _count_start(self, name: str) -> bool:
+        """Count a start that ended without a result; return whether the run may be started again."""
+        starts = int((self._records.get(name) or {}).get("starts", 0)) + 1
+        self._records.update(name, starts=starts)
+        return starts < STARTS
+
+    def _was_stopped(self, run_id: int) -> bool:
+        """Return whether an operator stopped a Flower run."""
+        with Control.local(self._link) as control:
+            return any(run.id == run_id and run.status == OPERATOR_STOPPED for run in control.runs())
+
+    def _submit_again(self, task: Task) -> None:
+        with Control.local(self._link) as control:
+            flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
+        self._records.update(task.name, state=QUEUED, flower=flower)
 
     def _send_heartbeat(self) -> bool:
         from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
@@ -193,6 +213,7 @@ class RunScheduler:
 
     def _finish(self, code: int, *, state: str = FAILED) -> None:
         """Report the end of the run to Flower, and record the exit code. A run that is started again stays running."""
+        import httpx
         from flwr.common.constant import SubStatus
         from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
@@ -203,17 +224,29 @@ class RunScheduler:
         if name:
             self._records.update(name, exit=code, **({} if state == RUNNING else {"state": state}))
         try:
-            self._task_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
+            with contextlib.suppress(httpx.HTTPStatusError):  # Flower may have ended it meanwhile
+                self._task_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
         finally:
             self._task_client.close()
 
     def _give_up(self) -> None:
-        """Stop a run that Flower ended: it was stopped, or the SuperLink was unreachable for too long."""
+        """End the process of a run that Flower ended. One that no operator stopped is submitted again.
+
+        Flower ends a run whose heartbeats it misses: the SuperLink was unreachable for too long, or its clock jumped.
+
+        Raises:
+            RunFailed: The SuperLink cannot be asked; the next `tick` tries again.
+        """
         assert self._task is not None
+        task = self._task
         if self._process is not None:
             end(self._process)
-        self._records.update(self._task.name, state=STOPPED)
-        self._task, self._process = None, None
+            self._process = None
+        again = not self._was_stopped(task.run_id) and self._count_start(task.name)
+        self._records.update(task.name, state=RUNNING if again else STOPPED)
+        if again:
+            self._submit_again(task)
+        self._task = None
 
 
 def _submitted_plan(flower_runs: Sequence[FlowerRun]) -> str:

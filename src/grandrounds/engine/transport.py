@@ -71,7 +71,7 @@ UPLOAD = 200.0
 _DOWNLOADS = 8
 """Answers that are downloaded or wait to be collected at a time: the server's memory does not grow with the sites."""
 
-STOPPED = "the run was stopped at the SuperLink"
+ENDED = "the SuperLink ended the run: an operator stopped it, or heartbeats of the server were missing"
 
 Download = Callable[[], Reply]
 
@@ -290,12 +290,12 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
         result = function(*arguments)
         return list(result) if isinstance(result, Iterable) else result
     except RunNotRunningException:
-        raise RunFailed(STOPPED, code="run-stopped") from None
+        raise RunFailed(ENDED, code="ended-by-flower") from None
     except httpx.HTTPStatusError as e:
         status = e.response.status_code
         raise RunFailed(
-            STOPPED if status in (401, 403) else f"the SuperLink refused a message (HTTP {status})",
-            code="run-stopped" if status in (401, 403) else "superlink-refused",
+            ENDED if status in (401, 403) else f"the SuperLink refused a message (HTTP {status})",
+            code="ended-by-flower" if status in (401, 403) else "superlink-refused",
         ) from None
     except httpx.TransportError as e:
         raise RunFailed(

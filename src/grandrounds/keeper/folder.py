@@ -23,7 +23,7 @@ from grandrounds.data.readers import table_format
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import FILE as REJECTED_PEERS
 from grandrounds.keeper.access import AccessControl, RejectedPeers
-from grandrounds.keeper.policy.live import PolicyFile
+from grandrounds.keeper.policy.policy_file import PolicyFile
 from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from grandrounds.cli.command_line import app
 from grandrounds.core import toml
 from grandrounds.deploy.pki import certificate_pem, issue, new_authority
-from grandrounds.keeper.network import dialing
+from grandrounds.keeper.network import connect
 from grandrounds.keeper.network.clock import ClockCheck
 from grandrounds.keeper.network.diagnosis import diagnose
 from grandrounds.keeper.network.route import Endpoint, Hop, Proxy, Route
@@ -68,7 +68,7 @@ def test_a_closed_port_is_a_matter_of_tcp(authority, tmp_path):
 
 
 def test_a_port_whose_packets_are_dropped_is_named_as_such(authority, tmp_path, monkeypatch):
-    monkeypatch.setattr(dialing, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.3)
     full = socket.socket()
     full.bind(("127.0.0.1", 0))
     full.listen(0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from grandrounds.keeper.network.dialing import CannotConnect
+from grandrounds.keeper.network.connect import CannotConnect
 from grandrounds.keeper.network.probe import probe
 from grandrounds.keeper.network.route import Route
 

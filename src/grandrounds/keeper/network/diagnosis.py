@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.keeper.network.clock import WARN_SECONDS, describe_offset
-from grandrounds.keeper.network.dialing import CannotConnect
+from grandrounds.keeper.network.connect import CannotConnect
 from grandrounds.keeper.network.probe import probe
 from grandrounds.keeper.network.route import Hop, Route
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.network.dialing import CannotConnect, Stream, dial
+from grandrounds.keeper.network.connect import CannotConnect, Stream, dial
 from grandrounds.keeper.network.route import Hop, Route
 
 AVOID_SECONDS = 30.0

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.network.dialing import CannotConnect, Stream, dial
+from grandrounds.keeper.network.connect import CannotConnect, Stream, dial
 from grandrounds.keeper.network.route import Hop
 
 SECONDS = 15.0

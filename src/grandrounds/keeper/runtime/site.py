@@ -15,8 +15,8 @@ from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.network.route import describe, exempt_loopback, read_route
 from grandrounds.keeper.runtime.exchange_folder import FolderWorker, read_exchange
 from grandrounds.keeper.runtime.health import Health
+from grandrounds.keeper.runtime.large_answers import LargeAnswers
 from grandrounds.keeper.runtime.log import SiteLog
-from grandrounds.keeper.runtime.outgoing import OutgoingAnswers
 from grandrounds.keeper.runtime.supernode import ConnectionStatus, SuperNode
 from grandrounds.keeper.runtime.worker import Supervisor
 
@@ -75,7 +75,7 @@ class Site:
                 threading.Thread(target=node.tend, args=(stop,), daemon=True, name="node").start()
             secret = runtime_secret(self.folder.path / "keys" / "runtime.secret")
             os.environ.setdefault(*OBJECT_SIZE)
-            answers = OutgoingAnswers(self.folder.state / "outgoing", self.log.handle)
+            answers = LargeAnswers(self.folder.state / "outgoing", self.log.handle)
             serve(
                 answers.handle,
                 address=f"127.0.0.1:{self.port}",

@@ -30,7 +30,7 @@ KEEP_SECONDS = 24 * 3600.0
 """Age at which an answer that nobody fetched is removed."""
 
 
-class OutgoingAnswers:
+class LargeAnswers:
     """Answers messages as `handler` does, with an announcement in place of each answer of more than `large` bytes.
 
     Args:
