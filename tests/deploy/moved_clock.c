@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -15,12 +16,18 @@ static int read_clock(clockid_t id, struct timespec *now) {
   return next(id, now);
 }
 
+static char path[4096]; /* kept from the start: nginx clears the environment of its workers */
+
+__attribute__((constructor)) static void keep_path(void) {
+  const char *named = getenv("CLOCK_OFFSET_FILE");
+  if (named) strncpy(path, named, sizeof path - 1);
+}
+
 static long offset(void) {
   static long seconds, checked = -1;
   struct timespec now;
-  const char *path = getenv("CLOCK_OFFSET_FILE");
   read_clock(CLOCK_MONOTONIC, &now);
-  if (path && now.tv_sec != checked) {
+  if (path[0] && now.tv_sec != checked) {
     FILE *file = fopen(path, "r");
     checked = now.tv_sec;
     if (file) {
