@@ -53,7 +53,8 @@ def _routes() -> list[Any]:
     from grandrounds.console import api, routes
     from grandrounds.console.cases import routes as cases
 
-    described = [api.router, cases.api_router, api.compare_router, api.audit_router, api.privacy_router]
+    described = [api.session_router, api.router, cases.api_router, api.compare_router, api.audit_router]
+    described += [api.privacy_router, api.live_router]
     return [*described, routes.router, cases.router]
 
 

@@ -1,0 +1,99 @@
+"""Progress of runs as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, TypedDict
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from grandrounds.console.api.parameters import REFUSED
+from grandrounds.console.app_state import AppState, get_state
+from grandrounds.console.auth.access import CurrentUser, is_signed_in, require_area
+from grandrounds.console.auth.users import Area
+from grandrounds.console.run_index import UNREADABLE
+from grandrounds.console.views.runs import run_lines
+
+router = APIRouter(prefix="/api", responses=REFUSED)
+STREAM_INTERVAL = 1.0
+"""Seconds between two scans of the folders."""
+STREAM_SECONDS = 600.0
+"""Seconds after which a stream ends; the browser reconnects and is authenticated again."""
+STREAMS_BY_SESSION, STREAMS_BY_USER, MOST_STREAMS = 6, 24, 240
+"""Maximum number of streams: per session (browsers limit connections per host), per user, and in total."""
+
+
+@router.get(
+    "/live",
+    summary="Progress of runs, as server-sent events",
+    response_class=StreamingResponse,
+    responses={**REFUSED, 200: {"content": {"text/event-stream": {}}}},
+)
+async def live(
+    request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], once: bool = False
+) -> StreamingResponse:
+    """Follow runs. `once`: send the present state, and no more."""
+    app_state = get_state(request)
+    mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
+    if _is_full(app_state.streams, *mine):
+        raise HTTPException(429, "too many open pages follow runs: close some of them")
+    app_state.streams.append(mine)  # no await between the count and this line
+    return _Stream(_events(request, app_state, once), release=lambda: app_state.streams.remove(mine))
+
+
+def _is_full(streams: list[tuple[str, str]], user: str, session: str) -> bool:
+    of_user, of_session = sum(u == user for u, _ in streams), sum(s == session for _, s in streams)
+    return len(streams) >= MOST_STREAMS or of_user >= STREAMS_BY_USER or of_session >= STREAMS_BY_SESSION
+
+
+class _Stream(StreamingResponse):
+    """A stream that frees its slot when it ends, even if it never started."""
+
+    def __init__(self, content: AsyncIterator[str], *, release: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+
+
+async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIterator[str]:
+    """Send changed states until the session ends."""
+    began = time.monotonic()
+    before: dict[str, RunState] = {}
+    while time.monotonic() - began < STREAM_SECONDS and not await request.is_disconnected():
+        if not is_signed_in(request):
+            return
+        now = await asyncio.to_thread(_states, app_state)
+        changed = {name: state for name, state in now.items() if before.get(name) != state}
+        if changed or not before:
+            yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
+        before = now
+        if once:
+            return
+        await asyncio.sleep(STREAM_INTERVAL)
+
+
+class RunState(TypedDict):
+    """The state of a run that changes while it is running."""
+
+    state: str
+    rounds: int
+    of: int
+    metrics: dict[str, float | None]
+
+
+def _states(app_state: AppState) -> dict[str, RunState]:
+    return {
+        line.name: {"state": line.state, "rounds": line.rounds, "of": line.of, "metrics": line.metrics}
+        for line in run_lines(app_state.run_index)
+        if line.state != UNREADABLE
+    }

@@ -1,0 +1,35 @@
+"""The user's session, and the description of this API."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, HTTPException, Request
+from pydantic import BaseModel
+
+from grandrounds.console.api.parameters import REFUSED
+from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import is_signed_in, require_user
+
+router = APIRouter(prefix="/api", responses=REFUSED)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> dict[str, object]:
+    """Describe this API."""
+    require_user(request)
+    schema: dict[str, object] = request.app.openapi()
+    return schema
+
+
+class SessionTime(BaseModel):
+    """The time until a session ends. `seconds`: None for a program that sends its token with each request."""
+
+    seconds: float | None
+
+
+@router.get("/session", summary="Seconds until this session ends if it is not used; this request does not count as use")
+def session(request: Request) -> SessionTime:
+    if not is_signed_in(request):
+        raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
+    app_state = get_state(request)
+    current = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, ""))
+    return SessionTime(seconds=None if current is None else app_state.sessions.seconds_left(current))
