@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from statistics import NormalDist
 from typing import Any
 
@@ -38,7 +38,39 @@ _MIN_NAMED = 10
 _CLOSE = 1e-9
 
 
-def describe_findings(summary: Figures) -> list[str]:
+@dataclass(frozen=True)
+class Findings:
+    """Findings of a run in plain language, by the question that they answer.
+
+    Attributes:
+        effects: The clearest effects of a regression, and those that differ between hospitals.
+        event: The event and its share of test rows, or the classes.
+        overall: The model against always answering the most common class, and its AUROC or other headline metric.
+        sites: The worst site against the others.
+        harm: Hospitals that are worse off with the model that they deploy.
+        majority: Sites whose own most common class is right more often than the model.
+        subgroups: Subgroups that are clearly worse than all rows.
+        gaps: Gaps between groups of patients, and a mitigation with its cost.
+        features: The features, shapes or card terms that the model relies on most.
+    """
+
+    effects: tuple[str, ...] = ()
+    event: tuple[str, ...] = ()
+    overall: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    harm: tuple[str, ...] = ()
+    majority: tuple[str, ...] = ()
+    subgroups: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """All findings, in the order of the fields."""
+        return [line for field in fields(self) for line in getattr(self, field.name)]
+
+
+def make_findings(summary: Figures) -> Findings:
     """Describe in plain language what a finished run found.
 
     A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences answer,
@@ -58,22 +90,26 @@ def describe_findings(summary: Figures) -> list[str]:
     Returns:
         Sentences without markup, each a finding of its own. Empty where the run has neither estimates nor test rows.
     """
-    final, effects = summary.get("final") or {}, list(_effects(summary))
+    final, effects = summary.get("final") or {}, tuple(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
-        return [*effects, *(_shapes(summary) if summary.get("shapes") or summary.get("card") else ())]
+        return Findings(effects, features=tuple(_shapes(summary)) if summary.get("shapes") or summary.get("card") else ())
+    shared = {"harm": tuple(harm_findings(summary)), "gaps": tuple(_gaps(summary)), "features": tuple(_shapes(summary))}
     if not is_classification(summary):
-        return [*effects, *outcome_findings(summary), *harm_findings(summary), *_gaps(summary), *_shapes(summary)]
-    return [
-        *effects,
-        *_event(summary),
-        *_overall(summary),
-        *_compare_sites(summary),
-        *harm_findings(summary),
-        *_against_majority(summary),
-        *_subgroups(summary),
-        *_gaps(summary),
-        *_shapes(summary),
-    ]
+        return Findings(effects, overall=tuple(outcome_findings(summary)), **shared)
+    return Findings(
+        effects,
+        event=tuple(_event(summary)),
+        overall=tuple(_overall(summary)),
+        sites=tuple(_compare_sites(summary)),
+        majority=tuple(_against_majority(summary)),
+        subgroups=tuple(_subgroups(summary)),
+        **shared,
+    )
+
+
+def describe_findings(summary: Figures) -> list[str]:
+    """Return the sentences of `make_findings` as one list."""
+    return make_findings(summary).lines
 
 
 def _gaps(summary: Figures) -> list[str]:
@@ -120,13 +156,22 @@ def _event(summary: Figures) -> Iterator[str]:
         yield f"Only {rarer} test {_plural(rarer, 'row')} {kind}: the scores below are not reliable."
 
 
+def compare_overall(summary: Figures) -> tuple[float, float] | None:
+    """Compute the interval of accuracy minus that of the majority class on all test rows; None where one is not known."""
+    final = summary["final"]
+    accuracy, majority = final.get("accuracy"), final.get("majority")
+    if not is_defined(accuracy) or not is_defined(majority):
+        return None
+    return _difference(float(accuracy), float(majority), float(final["count"]), _z(1))
+
+
 def _overall(summary: Figures) -> Iterator[str]:
     """Compare the accuracy on all test rows with the majority class, and explain the AUROC."""
     final = summary["final"]
-    accuracy, majority = final.get("accuracy"), final.get("majority")
+    accuracy, majority, ends = final.get("accuracy"), final.get("majority"), compare_overall(summary)
     better = False
-    if is_defined(accuracy) and is_defined(majority):
-        low, high = _difference(float(accuracy), float(majority), float(final["count"]), _z(1))
+    if ends is not None:
+        low, high = ends
         better = low > _CLOSE
         if better:
             verdict = "The model is better than the majority class"
@@ -210,37 +255,62 @@ def _site_scores(per_site: Mapping[str, Figures]) -> tuple[str, list[_SiteScore]
     return "accuracy", accuracies
 
 
-def _against_majority(summary: Figures) -> Iterator[str]:
-    """Name the sites whose own majority class is right more often than the model they deploy, and say which may be chance."""
-    model = "the model" if deployed_scores(summary) is summary else "the deployed model"
-    summary = deployed_scores(summary)
+@dataclass(frozen=True)
+class MajorityComparison:
+    """Accuracy of a model at each site against always answering the site's most common class.
+
+    Attributes:
+        tested: The sites with test rows.
+        worse: Sites where the model is clearly worse (95% intervals, adjusted for the number of sites), the worst first.
+        unclear: Sites with at least ten test rows where it is below the majority class, which may be chance.
+        ends: The interval of the difference at each site below its majority class.
+    """
+
+    tested: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def compare_with_majority(summary: Figures) -> MajorityComparison:
+    """Compare the model that each site deploys with the site's own majority class; empty for fewer than two sites."""
     per_site = {
         s: m
-        for s, m in (summary.get("per_site") or {}).items()
+        for s, m in (deployed_scores(summary).get("per_site") or {}).items()
         if _rows(m) > 0 and is_defined(m.get("accuracy")) and is_defined(m.get("majority"))
     }
     if len(per_site) < 2:
-        return
+        return MajorityComparison()
     z = _z(len(per_site))
     below = sorted(
         (s for s, m in per_site.items() if m["accuracy"] < m["majority"] - _CLOSE),
         key=lambda s: (per_site[s]["accuracy"] - per_site[s]["majority"], s),
     )
-    ends = {s: _difference(m["accuracy"], m["majority"], _rows(m), z) for s, m in per_site.items() if s in below}
-    clear = [s for s in below if ends[s][1] < -_CLOSE]
-    unclear = [s for s in below if s not in clear and _rows(per_site[s]) >= _MIN_NAMED]
+    ends = {s: _difference(per_site[s]["accuracy"], per_site[s]["majority"], _rows(per_site[s]), z) for s in below}
+    worse = tuple(s for s in below if ends[s][1] < -_CLOSE)
+    unclear = tuple(s for s in below if s not in worse and _rows(per_site[s]) >= _MIN_NAMED)
+    return MajorityComparison(tuple(per_site), worse, unclear, ends)
+
+
+def _against_majority(summary: Figures) -> Iterator[str]:
+    """Name the sites whose own majority class is right more often than the model they deploy, and say which may be chance."""
+    model = "the model" if deployed_scores(summary) is summary else "the deployed model"
+    compared, summary = compare_with_majority(summary), deployed_scores(summary)
+    clear, unclear, sites = compared.worse, compared.unclear, len(compared.tested)
+    if not sites:
+        return
     for site in clear[:_MAX_SITES]:
-        accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
+        accuracy = _site_accuracy(summary, site, compared.ends[site], sites)
         yield f"At {site} {model} is worse than the majority class: {accuracy}."
     if len(clear) > _MAX_SITES:
         yield f"The same is true at {len(clear) - _MAX_SITES} more {_plural(len(clear) - _MAX_SITES, 'site')}."
     if unclear:
         site = unclear[0]
-        accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
+        accuracy = _site_accuracy(summary, site, compared.ends[site], sites)
         yield f"At {site} {model} is below the majority class, which may be chance: {accuracy}."
         if len(unclear) > 1:
             yield f"The same is true at {len(unclear) - 1} more {_plural(len(unclear) - 1, 'site')}."
-    if not clear and not unclear and any(_rows(m) >= _MIN_NAMED for m in per_site.values()):
+    if not clear and not unclear and any(_rows(summary["per_site"][s]) >= _MIN_NAMED for s in compared.tested):
         whose = "" if model == "the model" else " with the model that it deploys"
         yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class{whose}."
 

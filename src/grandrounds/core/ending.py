@@ -1,0 +1,73 @@
+"""The end of a run that did not finish: state, error code, sentence and suggested fix, as in failure.json of a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grandrounds.core.errors import visible
+
+SCHEMA = 1
+
+FAILED = "failed"
+"""An error ended the run."""
+STOPPED = "stopped"
+"""A person stopped the run: Ctrl-C, or the operator of a server."""
+INTERRUPTED = "interrupted"
+"""No process works on the run, and none recorded an end: it was killed, or the machine went down."""
+
+ENDINGS = (FAILED, STOPPED, INTERRUPTED)
+_LONGEST = 4000
+"""Characters of a text that are read."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended that has no summary.
+
+    Attributes:
+        state: FAILED, STOPPED or INTERRUPTED.
+        code: The kind of error for programs, such as "cannot-write-folder"; the type of an unexpected error.
+        sentence: The cause in one sentence.
+        fix: What to do next, in one sentence; "" where the sentence says it.
+        round: Rounds that were finished.
+        time: When it ended, UTC, in ISO 8601; "" where it is not known.
+        version: The version of grandrounds that ended.
+    """
+
+    state: str
+    code: str
+    sentence: str
+    fix: str = ""
+    round: int = 0
+    time: str = ""
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write the record as a JSON object."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Ending:
+        """Read the record. Texts that are too long are cut, and control characters are shown as escapes.
+
+        Raises:
+            ValueError: The object is no such record.
+        """
+        texts = {}
+        for name in ("state", "code", "sentence", "fix", "time", "version"):
+            text = values.get(name, "")
+            if not isinstance(text, str):
+                raise ValueError(name)
+            texts[name] = visible(text[:_LONGEST]).replace("\n", " ")
+        done = values.get("round", 0)
+        if texts["state"] not in ENDINGS or type(done) is not int or done < 0:
+            raise ValueError("state or round")
+        return cls(round=done, **texts)
+
+
+def interrupted(rounds: int = 0) -> Ending:
+    """Describe the end of a run whose process left no record."""
+    sentence = "No process works on this run, and none recorded why it ended: it was killed, or the machine went down."
+    return Ending(INTERRUPTED, "no-process", sentence, "Resume it: finished rounds are on disk.", rounds)

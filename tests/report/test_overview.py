@@ -1,0 +1,74 @@
+"""The overview of a run: one set of facts for console, report and deck."""
+
+from __future__ import annotations
+
+import pytest
+
+from grandrounds.core.ending import FAILED, INTERRUPTED, Ending, interrupted
+from grandrounds.report.findings import describe_findings
+from grandrounds.report.overview import (
+    BETTER,
+    FINISHED,
+    MIXED,
+    NO_USE,
+    RUNNING,
+    UNCLEAR,
+    UNTESTED,
+    WORSE,
+    LedgerCheck,
+    make_overview,
+)
+from tests.report.summaries import classification
+
+
+def test_a_finished_run_has_verdict_headline_and_counts():
+    summary = classification()
+    view = make_overview(
+        summary, use="triage", ledger=LedgerCheck("verifies", "The ledger verifies."), model_hash="ab" * 32
+    )
+    assert (view.state, view.verdict, view.outcome) == (FINISHED, BETTER, "died = 1")
+    assert view.headline is not None and view.headline.text == "AUROC 0.850 (95% CI 0.800 to 0.900)"
+    assert (view.test_rows, view.events, view.sites, view.use) == (400, 100, 3, "triage")
+    assert view.threshold_text == "Flagged as died = 1 at a risk of 17% or more."
+    assert view.findings.lines == describe_findings(summary)
+
+
+def test_a_hospital_that_is_clearly_worse_off_is_named():
+    per_site = {"b": {"accuracy": 0.40, "majority": 0.80}}
+    view = make_overview(classification(per_site=per_site))
+    assert view.verdict == MIXED and view.worse_sites == ("b",)
+    assert view.verdict_title == "Better than no model overall, but clearly worse at b."
+    assert any(line.startswith("At b the model is worse than the majority class") for line in view.verdict_lines)
+
+
+def test_a_rare_event_is_judged_by_its_ranking():
+    final = {"accuracy": 0.75, "majority": 0.75}
+    assert make_overview(classification(final=final)).verdict == BETTER
+    chance = final | {"auroc": 0.51, "auroc_low": 0.45, "auroc_high": 0.57}
+    assert make_overview(classification(final=chance)).verdict == UNCLEAR
+    assert make_overview(classification(final=chance | {"accuracy": 0.4})).verdict == WORSE
+
+
+def test_a_run_without_test_rows_is_not_judged():
+    view = make_overview(classification(final={"count": 0}))
+    assert view.verdict == UNTESTED and view.headline is None and view.use == NO_USE
+
+
+def test_a_run_without_a_summary_has_its_state_cause_and_next_command():
+    plan = {"data": {"name": None, "table": "a/b/icu.csv", "label": "died"}, "method": {"name": "fedavg", "rounds": 9}}
+    ending = Ending(FAILED, "too-few-sites", "2 sites answered; 3 are needed.", "Ask again later.", round=4)
+    view = make_overview(None, name="icu", ending=ending, plan=plan, rounds=4, folder="my runs/icu")
+    assert view.state == FAILED and view.next_command == "rounds resume 'my runs/icu'"
+    assert view.state_text == "Failed after 4 of 9 rounds. 2 sites answered; 3 are needed."
+    assert (view.data, view.outcome) == ("icu.csv", "died")
+    running = make_overview(None, name="icu", plan=plan, rounds=2)
+    assert running.state == RUNNING and running.next_command == ""
+    assert make_overview(None, name="icu", ending=interrupted(3), rounds=3).state == INTERRUPTED
+
+
+def test_a_record_of_an_end_is_read_back_and_others_are_refused():
+    ending = Ending(FAILED, "x", "a\x1b[31mb", round=2)
+    assert Ending.from_dict(ending.to_dict()).sentence == "a\\x1b[31mb"
+    for wrong in ({"state": "happy"}, {"state": FAILED, "round": -1}, {"state": FAILED, "sentence": 3}):
+        with pytest.raises(ValueError):
+            Ending.from_dict(wrong)
