@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 
 import pytest
 
@@ -19,6 +20,7 @@ import uvicorn
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -26,7 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from grandrounds.deploy.superlink_launcher import RUNTIME, Uploads
-from grandrounds.keeper.flower.launcher import Activation
+from grandrounds.keeper.flower.launcher import Activation, OneByOne
 from grandrounds.protocol.flower_inline import run_in_line
 from grandrounds.protocol.flower_wait import News
 
@@ -75,7 +77,7 @@ def test_messages_are_announced_with_their_last_part():
 READ = """
 import sys
 from pathlib import Path
-from grandrounds.keeper.flower.launcher import Activation
+from grandrounds.keeper.flower.launcher import Activation, OneByOne
 print(Activation(Path(sys.argv[1])).read())
 """
 
@@ -142,3 +144,61 @@ def test_middleware_in_line_answers_as_it_does_in_tasks(path):
 def test_uvicorn_still_has_what_the_launcher_of_the_superlink_overrides():
     assert callable(uvicorn.Server.handle_exit)
     uvicorn.Config(echo, timeout_keep_alive=75, timeout_graceful_shutdown=5)
+
+
+def test_a_reply_to_a_run_that_ended_does_not_delay_the_replies_to_the_next_run(monkeypatch):
+    """Flower's own functions with its own state: the first message's run ends while the message is fetched."""
+    from flwr.app import Message, RecordDict
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supercore.run import Run, RunNotRunningException
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supernode.nodestate import NodeStateFactory
+
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    loop = import_module("flwr.supernode.start_client_internal")
+    store = ObjectStoreFactory().store()
+    state = NodeStateFactory(objectstore_factory=ObjectStoreFactory()).state()
+    state.set_node_id(1)
+    sent: list[str] = []
+    queries = [query(RecordDict(), run) for run in (11, 12)]
+    waiting = list(queries)
+
+    def confirm(run: int, message: str) -> None:
+        if run == 11:
+            raise RunNotRunningException
+
+    for number in (11, 12):
+        state.store_run(Run.create_empty(number))
+    exchange = OneByOne(loop._pull_and_store_message, loop._push_messages, announce=lambda: None)
+
+    def pull() -> int | None:
+        return exchange.pull(
+            state=state, object_store=store, node_config={}, get_run=None, get_fab=None, trusted_entities=None,
+            receive=lambda: (waiting[0], get_object_tree(waiting.pop(0))) if waiting else None,
+            pull_object=lambda run, name: contents[name], confirm_message_received=confirm,
+        )  # fmt: skip
+
+    contents = {name: part.deflate() for message in queries for name, part in get_all_nested_objects(message).items()}
+    assert pull() is None, "its run has ended"
+    assert pull() == 12
+    reply = Message(RecordDict(), reply_to=queries[0])
+    loop._insert_message(reply, state, store)  # the keeper answers both, one after the other
+    later = Message(RecordDict(), reply_to=queries[1])
+    threading.Timer(0.3, lambda: loop._insert_message(later, state, store)).start()
+
+    def send(message, tree, seconds):
+        sent.append(message.metadata.reply_to_message_id)
+        return set(), "session"
+
+    exchange.push(state=state, object_store=store, send=send, push_object=lambda *_: None)
+    assert sent == [queries[0].metadata.message_id, queries[1].metadata.message_id]
+
+
+def query(content, run: int):
+    from flwr.app import Message, MessageType
+
+    message = Message(content, dst_node_id=1, message_type=MessageType.QUERY)
+    message.metadata.__dict__["_run_id"] = run
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message

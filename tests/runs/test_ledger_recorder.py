@@ -217,6 +217,22 @@ def test_killed_between_model_and_ledger_the_run_ends_as_if_nothing_had_been(tmp
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_a_run_that_is_resumed_twice_before_its_first_round_has_a_ledger_that_verifies(tmp_path):
+    """The second time its last entry is that of the first resume."""
+    folder, plan = tmp_path / "run", tmp_path / "plan.json"
+    plan.write_text(json.dumps(experiment().plan()))
+    began = subprocess.run([sys.executable, "-c", KILLED, "facts", "1", str(plan), "--quiet", "--out", str(folder)])
+    resume = f"import grandrounds as gr; gr.resume({str(folder)!r}, settings=['method.rounds=4'])"
+    killed = KILLED.replace("sys.exit(main(sys.argv[3:]))", resume)
+    resumed = subprocess.run([sys.executable, "-c", killed, "facts", "1"])
+    assert (began.returncode, resumed.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
+    run = gr.resume(folder, settings=["method.rounds=5"])
+    with run.ledger as ledger:
+        kinds = [entry["kind"] for entry in ledger.entries()]
+    assert kinds == ["open", "resume", "resume", *["round"] * 5, "close"]
+    assert audit(folder, deep=True).findings == ()
+
+
 def test_a_ledger_that_was_lost_is_written_again_to_the_bit(folder):
     """Journal and keys say it all; the sites, which remember the head they signed, see that it is the same."""
     with gr.load_run(folder).ledger as ledger:

@@ -18,7 +18,7 @@ from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.core.event_log import LineFile, event_fields, log_event, start_logging
 from grandrounds.deploy.counts import FAILED, FILE, FINISHED, ROUND, STARTED, CountEvents
 from grandrounds.deploy.plan_encryption import decrypt_plan
-from grandrounds.deploy.scheduler import ENDED_BY_FLOWER, Task
+from grandrounds.deploy.scheduler import TRY_AGAIN, Task
 from grandrounds.engine.exchange_log import logger as exchange
 from grandrounds.keeper.runtime.worker import end_with_parent
 
@@ -27,6 +27,9 @@ REQUESTS = "requests.jsonl"
 
 UNEXPECTED = 70
 """Exit code of an error that is not raised on purpose; the run is started again, from its last committed round."""
+
+CONTINUED = ("ended-by-flower", "sites-away")
+"""Codes of errors after which the scheduler resumes the run."""
 
 _log = logging.getLogger("grandrounds.run")
 
@@ -49,7 +52,7 @@ def main(stream: IO[str] = sys.stdin) -> int:
         stream: The stream with the task.
 
     Returns:
-        The exit code: 0 done, 1 failed run, 2 bad input, ENDED_BY_FLOWER, UNEXPECTED for any other error.
+        The exit code: 0 done, 1 failed run, 2 bad input, TRY_AGAIN, UNEXPECTED for any other error.
     """
     task = Task(**json.loads(stream.read()))
     _start_logs(task)
@@ -59,7 +62,7 @@ def main(stream: IO[str] = sys.stdin) -> int:
         _run_task(task)
     except GrandRoundsError as e:
         log_event(_log, FAILED, f"error: {e}", level=logging.ERROR, run=task.name, code=e.code)
-        return ENDED_BY_FLOWER if e.code == "ended-by-flower" else e.exit_code
+        return TRY_AGAIN if e.code in CONTINUED else e.exit_code
     except Exception as e:  # a fault of this program or of Flower: the scheduler starts the process again
         sentence = f"the process ended by {type(e).__name__}"
         fields = {"run": task.name, "code": "unexpected-error"}

@@ -35,15 +35,13 @@ BEAT = 3.0
 LOOK = 1.0
 """Seconds between two questions for a submitted run while none is running."""
 
-STARTS = 5
-"""Starts of a run's process that end by a death or by Flower, after which the run is abandoned. Regular exits (codes 0 to 3)
-are final.
+STARTS = 10
+"""Starts of a run that ended without a result and without an error of its own, after which the run is abandoned. Regular exits
+(codes 0 to 3) are final.
 """
 
-ENDED_BY_FLOWER = 75
-"""Exit code of a run that the SuperLink no longer accepts: an operator stopped it, or no heartbeat was received in time, as
-after a jump of the clock.
-"""
+TRY_AGAIN = 75
+"""Exit code of a run that may continue: the SuperLink ended it, or no site was there when it was resumed."""
 
 ROUND = 40.0
 """Seconds that a stopping server waits for the end of the current round."""
@@ -180,7 +178,7 @@ class RunScheduler:
     def _handle_exit(self, code: int) -> None:
         assert self._task is not None
         task = self._task
-        stopped = code == ENDED_BY_FLOWER and self._was_stopped(task.run_id)
+        stopped = code == TRY_AGAIN and self._was_stopped(task.run_id)
         again = code not in FINAL and not stopped and self._count_start(task.name)
         state = RUNNING if again else DONE if code == 0 else STOPPED if stopped else FAILED
         self._finish(code, state=state)

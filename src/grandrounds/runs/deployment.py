@@ -126,7 +126,7 @@ class Deployment:
         away = engine.setup.incomplete
         if len(away) == len(names):
             who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
-            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})", code="setup-incomplete")
+            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})", code="sites-away")
         self._engine = engine
         return engine
 

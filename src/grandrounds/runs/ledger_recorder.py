@@ -137,7 +137,8 @@ class Recorder:
             self._check()
             self._complete()
         last = max((int(e["round"]) for e in entries_before if e["kind"] == entries.ROUND), default=None)
-        due = last + 1 if last is not None else entries_before[-1]["first"] if entries_before else None
+        opened = next((int(e["first"]) for e in reversed(entries_before) if e["kind"] == entries.OPEN), None)
+        due = last + 1 if last is not None else opened
         missed = [r for r in records if due is None or r["round"] >= due]
         plan_then = next((str(e["plan"]) for e in reversed(entries_before) if "plan" in e), self._plan)
         without = [int(r["round"]) for r in missed if FACTS not in r]

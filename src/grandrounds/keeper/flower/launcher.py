@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -137,6 +138,50 @@ class _Pace:
             time.sleep(SHORT if time.monotonic() - self.last_message < ACTIVE else LONG)
 
 
+class OneByOne:
+    """Pulls a message, and sends replies until the one to this message is sent.
+
+    Flower's loop sends the first reply that is there. If a run ends while its message is fetched, the keeper still answers that
+    message; every later reply would then be sent only after the next message.
+
+    Args:
+        pull: Flower's function that pulls and stores a message.
+        push: Flower's function that waits for replies and sends them.
+        announce: Called when a message was stored.
+    """
+
+    def __init__(self, pull: Callable[..., int | None], push: Callable[..., None], announce: Callable[[], None]) -> None:
+        self._pull, self._push, self._announce = pull, push, announce
+        self._unanswered = ""
+
+    def pull(self, *, receive: Callable[[], Any], **arguments: Any) -> int | None:
+        """Pull one message; returns its run, or None without a message."""
+        self._unanswered = ""
+
+        def receive_and_note() -> Any:
+            received = receive()
+            if received is not None:
+                self._unanswered = received[0].metadata.message_id
+            return received
+
+        run = self._pull(receive=receive_and_note, **arguments)
+        if run is not None:
+            self._announce()
+        return run
+
+    def push(self, *, send: Callable[..., Any], **arguments: Any) -> None:
+        """Send replies until the message that was pulled last is answered."""
+        answered: set[str] = set()
+
+        def send_and_note(message: Any, *more: Any) -> Any:
+            answered.add(message.metadata.reply_to_message_id)
+            return send(message, *more)
+
+        self._push(send=send_and_note, **arguments)
+        while self._unanswered not in answered:
+            self._push(send=send_and_note, **arguments)
+
+
 def rebind(activation: Activation | None = None) -> None:
     """Rebind names of Flower's SuperNode, in this process.
 
@@ -149,15 +194,8 @@ def rebind(activation: Activation | None = None) -> None:
     loop: Any = import_module("flwr.supernode.start_client_internal")
     loop.time = types.SimpleNamespace(sleep=pace.sleep, time=time.time, monotonic=time.monotonic)
     loop.pull_objects = functools.partial(loop.pull_objects, initial_backoff=SHORT / 2, backoff_cap=1.0)
-    pull = loop._pull_and_store_message
-
-    def pull_and_announce(**arguments: Any) -> int | None:
-        run: int | None = pull(**arguments)
-        if run is not None:
-            news.announce(TASKS)
-        return run
-
-    loop._pull_and_store_message = pull_and_announce
+    exchange = OneByOne(loop._pull_and_store_message, loop._push_messages, announce=lambda: news.announce(TASKS))
+    loop._pull_and_store_message, loop._push_messages = exchange.pull, exchange.push
     connection: Any = import_module("flwr.supernode.fleet_http_connection")
     connection.FleetHttpClient = _make_client_class(pace, activation)
     api: Any = import_module("flwr.supernode.main")
