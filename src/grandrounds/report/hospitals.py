@@ -1,0 +1,320 @@
+"""Hospitals compared fairly: discrimination, calibration, gain over the majority class and net benefit, each with an interval.
+
+Raw accuracy is no basis of a comparison: it follows the share of events. Hospitals are ordered by AUROC, or by the gain of the
+decisions over always answering the hospital's most common class. Hospitals that only trained have a row too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.core.records import RoundRecord
+from grandrounds.methods.baselines import POOL
+from grandrounds.metrics.confusion import Decisions, Estimate, majority_gain, observed_to_expected, read_decisions
+from grandrounds.metrics.fairness import can_rank, deployed_scores, is_defined, site_flags
+from grandrounds.metrics.names import metric_label
+from grandrounds.metrics.scores import HEADLINE
+from grandrounds.report.outcome import task_of_run
+
+if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
+    from grandrounds.statistics.site_auroc import SiteAUROC
+
+Figures = Mapping[str, Any]
+"""A summary, or the scores of all rows, a site or a subgroup, by name."""
+
+BY_SCORE, BY_GAIN, BY_NAME, BY_ROWS = "auroc", "gain", "name", "rows"
+ORDERS = {
+    BY_SCORE: "AUROC, lowest first",
+    BY_GAIN: "gain, lowest first",
+    BY_NAME: "name",
+    BY_ROWS: "test rows, most first",
+}
+"""Orders of hospitals; raw accuracy is none of them."""
+
+ONLY_TRAINED = "trained only: it has no test patients, so it has no test figures"
+BETTER, WORSE, UNCLEAR = "better", "worse", "unclear"
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """Figures of one hospital, or of all together, on its own test patients.
+
+    Attributes:
+        name: The hospital.
+        train_rows: Rows that it trained with.
+        test_rows: Rows that it was tested with.
+        events: Test rows with the event; None where there are no two classes.
+        weight: Mean share in the common model over the rounds that weighed it; None where it was never weighed.
+        score: AUROC (or the headline metric of the task) with its interval.
+        gain: Accuracy of the decisions at the run's threshold less the share of the hospital's most common class.
+        accuracy: Accuracy of the decisions at the run's threshold.
+        calibration: Observed over expected events; None where the run did not record the expected number.
+        slope: Calibration slope, without an interval.
+        decisions: Counts of decisions at the run's threshold; None where there are no two classes.
+        ranked: Whether it has the test rows to be ranked.
+        notes: Remarks for people.
+    """
+
+    name: str
+    train_rows: int
+    test_rows: int
+    events: int | None = None
+    weight: float | None = None
+    score: Estimate | None = None
+    gain: Estimate | None = None
+    accuracy: Estimate | None = None
+    calibration: Estimate | None = None
+    slope: float | None = None
+    decisions: Decisions | None = None
+    ranked: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def net_benefit(self) -> Estimate | None:
+        """Net benefit at the run's threshold."""
+        return None if self.decisions is None else self.decisions.net_benefit
+
+    @property
+    def verdict(self) -> str:
+        """Compare the decisions with the hospital's majority class: better, worse, unclear; "" without test rows."""
+        if self.gain is None:
+            return ""
+        if not self.gain.excludes(0.0):
+            return UNCLEAR
+        return BETTER if self.gain.value > 0 else WORSE
+
+    @property
+    def verdict_text(self) -> str:
+        """State the verdict for people."""
+        texts = {
+            BETTER: "better than its majority class",
+            WORSE: "worse than its majority class",
+            UNCLEAR: "no clear gain over its majority class",
+        }
+        return texts.get(self.verdict, "")
+
+
+@dataclass(frozen=True)
+class HospitalComparison:
+    """The hospitals of a run.
+
+    Attributes:
+        metric: Key of the metric that `score` holds.
+        threshold: Threshold of all decisions; None where the run predicts no class.
+        deployed: Whether figures are of the models that hospitals deploy; otherwise of the common model.
+        hospitals: All hospitals, by name.
+        overall: All test patients together.
+        unseen: Random-effects summary of the hospitals' AUROCs; None for other metrics.
+    """
+
+    metric: str
+    threshold: float | None
+    deployed: bool
+    hospitals: tuple[Hospital, ...]
+    overall: Hospital
+    unseen: SiteAUROC | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the metric for people."""
+        return metric_label(self.metric)
+
+    @property
+    def model_text(self) -> str:
+        """Name the model that the figures are of."""
+        return "the model that each hospital deploys" if self.deployed else "the common model"
+
+    @property
+    def threshold_text(self) -> str:
+        """State the threshold that decisions are taken at; "" where there are none."""
+        if self.threshold is None:
+            return ""
+        if self.overall.decisions is None:
+            return "Decisions are the class with the highest probability."
+        return f"Decisions are taken at the run's threshold: a risk of {self.threshold:.1%} or more is called positive."
+
+    @cached_property
+    def tested(self) -> tuple[Hospital, ...]:
+        """Hospitals with test patients."""
+        return tuple(h for h in self.hospitals if h.test_rows)
+
+    @cached_property
+    def trained_only(self) -> tuple[Hospital, ...]:
+        """Hospitals without test patients."""
+        return tuple(h for h in self.hospitals if not h.test_rows)
+
+    def order(self, by: str = BY_SCORE) -> tuple[Hospital, ...]:
+        """Order the hospitals; those that cannot be ranked come after the others, those that only trained last.
+
+        Args:
+            by: A key of `ORDERS`.
+        """
+        return tuple(sorted(self.hospitals, key=lambda h: (not h.test_rows, *_place(h, by))))
+
+    def find(self, name: str) -> Hospital | None:
+        """Return a hospital by name."""
+        return next((h for h in self.hospitals if h.name == name), None)
+
+    def sentences(self) -> list[str]:
+        """Summarise the comparison: gains over the majority class, and the AUROC at an unseen hospital."""
+        out = []
+        judged = [h for h in self.tested if h.gain is not None]
+        if judged:
+            counts = {v: sum(h.verdict == v for h in judged) for v in (BETTER, WORSE, UNCLEAR)}
+            out.append(
+                f"Decisions are clearly better than the majority class at {counts[BETTER]} of {len(judged)} hospitals, "
+                f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} the 95% interval includes no gain."
+            )
+        found = self.unseen
+        if found is not None and found.estimate is not None:
+            out.append(
+                f"Over {len(found.sites)} hospitals the AUROC is {found.estimate:.3f} (95% CI {found.low:.3f} to "
+                f"{found.high:.3f}); at a hospital that took no part expect {found.prediction_low:.3f} to "
+                f"{found.prediction_high:.3f} (95% prediction interval)."
+            )
+        elif found is not None and self.tested:
+            out.append(
+                "Too few hospitals have an AUROC with an interval to expect one at an unseen hospital (3 are needed)."
+            )
+        if self.trained_only:
+            n = len(self.trained_only)
+            out.append(
+                f"{n} {'hospital has' if n == 1 else 'hospitals have'} no test patients and no test figures: they only trained."
+            )
+        return out
+
+
+def compare_hospitals(
+    summary: Figures, rounds: Sequence[RoundRecord] = (), *, deployed: bool = True
+) -> HospitalComparison | None:
+    """Compare the hospitals of a finished run.
+
+    Args:
+        summary: The summary of the run.
+        rounds: Its rounds, for the hospitals' weights.
+        deployed: Use the models that hospitals deploy where they differ from the common one.
+
+    Returns:
+        The comparison; None for a run without scores of hospitals.
+    """
+    shown = deployed_scores(summary) if deployed else summary
+    is_deployed = shown is not summary
+    per_site: Mapping[str, Figures] = shown.get("per_site") or {}
+    if not per_site and not summary.get("final"):
+        return None
+    task = task_of_run(summary)
+    threshold = None
+    if task == CLASSIFICATION:
+        chosen = summary["personal"].get("threshold") if is_deployed else summary.get("threshold")
+        threshold = 0.5 if chosen is None else float(chosen)
+    rows: Mapping[str, Mapping[str, int]] = summary.get("rows") or {}
+    weights = mean_weights(rounds)
+    expected = expected_events(summary, deployed=is_deployed)
+    names = sorted({*per_site, *rows} - {POOL})
+    hospitals = tuple(
+        _describe(n, per_site.get(n) or {}, rows.get(n) or {}, weights.get(n), threshold, task, expected.get(n))
+        for n in names
+    )
+    total = {part: sum(r.get(part, 0) for r in rows.values()) for part in ("train", "test")}
+    overall = _describe("all hospitals", shown.get("final") or {}, total, None, threshold, task, expected.get(""))
+    return HospitalComparison(
+        HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), _combine(per_site, task)
+    )
+
+
+def mean_weights(rounds: Sequence[RoundRecord]) -> dict[str, float]:
+    """Compute the mean weight of each hospital over the rounds that weighed it."""
+    shares: dict[str, list[float]] = {}
+    for record in rounds:
+        for site, weight in record.decision.weights.items():
+            if weight is not None:
+                shares.setdefault(site, []).append(float(weight))
+    return {site: sum(each) / len(each) for site, each in shares.items()}
+
+
+def expected_events(summary: Figures, *, deployed: bool = False) -> dict[str, float]:
+    """Return the sum of predicted risks of test patients by hospital, "" for all together; empty where it is not recorded.
+
+    Args:
+        summary: The summary of a run.
+        deployed: Of the models that hospitals deploy.
+    """
+    counts = (summary.get("personal") or {} if deployed else summary).get("score_counts") or {}
+    out = {site: float(c["expected"]) for site, c in (counts.get("sites") or {}).items() if "expected" in c}
+    if "expected" in (counts.get("all") or {}):
+        out[""] = float(counts["all"]["expected"])
+    bins = summary.get("reliability") or {}
+    if "" not in out and not deployed and bins.get("of") == "positive class":
+        pairs = zip(bins["count"], bins["confidence"], strict=True)
+        out[""] = sum(n * p for n, p in pairs if n and is_defined(p))
+    return out
+
+
+def _describe(
+    name: str,
+    figures: Figures,
+    rows: Mapping[str, int],
+    weight: float | None,
+    threshold: float | None,
+    task: str,
+    expected: float | None,
+) -> Hospital:
+    """Collect the figures of one hospital."""
+    tested = round(float(figures["count"])) if is_defined(figures.get("count")) else 0
+    trained = int(rows.get("train", 0))
+    if not tested:
+        return Hospital(name, trained, 0, weight=weight, notes=(ONLY_TRAINED,) if trained else ("no rows in this run",))
+    decisions = None if threshold is None else read_decisions(figures, threshold)
+    events = round(float(figures["events"])) if is_defined(figures.get("events")) else None
+    calibration = None
+    if expected is not None and events is not None:
+        calibration = observed_to_expected(events, expected, tested)
+    slope = figures.get("calibration_slope")
+    return Hospital(
+        name,
+        trained,
+        tested,
+        events,
+        weight,
+        _read_score(figures, HEADLINE[task]),
+        None if threshold is None else majority_gain(figures, threshold),
+        None if decisions is None else decisions.accuracy,
+        calibration,
+        float(slope) if slope is not None and is_defined(slope) else None,
+        decisions,
+        can_rank(figures, task),
+        tuple(n for n in site_flags(figures) if task == CLASSIFICATION),
+    )
+
+
+def _read_score(figures: Figures, metric: str) -> Estimate | None:
+    value, low, high = (figures.get(metric), figures.get(f"{metric}_low"), figures.get(f"{metric}_high"))
+    if value is None or not is_defined(value):
+        return None
+    if low is None or high is None or not is_defined(low) or not is_defined(high):
+        return Estimate(float(value))
+    return Estimate(float(value), float(low), float(high))
+
+
+def _combine(per_site: Mapping[str, Figures], task: str) -> SiteAUROC | None:
+    if task != CLASSIFICATION:
+        return None
+    from grandrounds.statistics.site_auroc import combine_auroc
+
+    return combine_auroc({site: m for site, m in per_site.items() if is_defined(m.get("count")) and m["count"] > 0})
+
+
+def _place(hospital: Hospital, by: str) -> tuple[Any, ...]:
+    """Return the key that sorts a hospital; those that cannot be ranked come later."""
+    if by == BY_NAME:
+        return (hospital.name,)
+    if by == BY_ROWS:
+        return (-hospital.test_rows, -hospital.train_rows, hospital.name)
+    found = hospital.gain if by == BY_GAIN else hospital.score
+    if found is None or not hospital.ranked:
+        return (1, 0.0, hospital.name)
+    return (0, found.value, hospital.name)

@@ -1,0 +1,96 @@
+"""Decisions at one threshold: counts, shares with intervals, net benefit and gain over the majority class."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix
+
+from grandrounds.metrics import scores, tally
+from grandrounds.metrics.confusion import (
+    Decisions,
+    compare_paired,
+    compare_unpaired,
+    majority_gain,
+    observed_to_expected,
+    read_decisions,
+)
+from grandrounds.metrics.statistics import share_interval
+
+TEN = Decisions(0.2, caught=3, missed=1, false_alarms=2, spared=4)
+
+
+def test_figures_of_ten_patients_by_hand():
+    assert TEN.sensitivity.value == 0.75
+    assert TEN.specificity.value == pytest.approx(4 / 6)
+    assert TEN.ppv.value == 0.6
+    assert TEN.npv.value == 0.8
+    assert TEN.alerts_per_100.value == 50
+    assert TEN.accuracy.value == 0.7
+    assert TEN.net_benefit.value == pytest.approx((3 - 0.25 * 2) / 10)
+    assert TEN.default_benefit == pytest.approx((4 - 0.25 * 6) / 10)
+    assert TEN.gain.value == pytest.approx(0.7 - 0.6)
+    assert (TEN.sensitivity.low, TEN.sensitivity.high) == share_interval(0.75, 4)
+
+
+def test_shares_of_nothing_are_absent():
+    none = Decisions(0.5, caught=0, missed=0, false_alarms=0, spared=6)
+    assert none.sensitivity is None and none.ppv is None
+    assert none.specificity.value == 1.0
+    assert Decisions(0.5, 0, 0, 0, 0).gain is None
+    assert Decisions(1.0, 1, 1, 1, 1).net_benefit is None
+
+
+def test_always_answering_the_majority_class_gains_nothing():
+    constant = Decisions(0.9, caught=0, missed=8, false_alarms=0, spared=92)
+    assert constant.gain.value == 0
+    assert constant.gain.low < 0 < constant.gain.high
+
+
+def test_interval_of_paired_shares_by_hand():
+    """No row counts for one share alone and phi is 0: the interval is that of two samples."""
+    paired, two = compare_paired(both=5, first=5, second=5, neither=5), compare_unpaired(0.5, 0.5, 20)
+    assert (paired.low, paired.high) == pytest.approx((two.low, two.high))
+    rows, p, q = 50, 48 / 50, 38 / 50
+    p_low, q_high = share_interval(p, rows)[0], share_interval(q, rows)[1]
+    phi = -12 * 2 / math.sqrt(48 * 2 * 38 * 12)
+    below = math.sqrt((p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2)
+    found = compare_paired(both=36, first=12, second=2, neither=0)
+    assert found.value == pytest.approx(0.2)
+    assert found.low == pytest.approx(0.2 - below)
+
+
+def test_interval_of_the_gain_covers_the_true_gain():
+    """Of 600 samples of 80 patients at least 93% of the intervals include the gain of the population."""
+    rng = np.random.default_rng(5)
+    cells = np.array([0.18, 0.10, 0.12, 0.60])  # caught, missed, false alarms, spared
+    gain = (cells[0] + cells[3]) - (cells[2] + cells[3])
+    found = [Decisions(0.5, *rng.multinomial(80, cells)).gain for _ in range(600)]
+    assert np.mean([e.low <= gain <= e.high for e in found]) > 0.93
+
+
+def test_counts_of_a_site_are_read_from_its_scores():
+    rng = np.random.default_rng(1)
+    z, y = rng.normal(size=(300, 1)), (rng.random(300) < 0.3).astype(int)
+    figures = {k: float(v) for k, v in scores(tally(z, y, classes=2), threshold=0.5).items()}
+    decisions = read_decisions(figures, 0.5)
+    (spared, false_alarms), (missed, caught) = confusion_matrix(y, z[:, 0] >= 0)
+    assert (decisions.caught, decisions.missed, decisions.false_alarms, decisions.spared) == (
+        caught, missed, false_alarms, spared,
+    )  # fmt: skip
+    assert decisions.gain.value == pytest.approx(figures["decision_accuracy"] - figures["majority"])
+
+
+def test_gain_of_several_classes_has_a_wide_interval():
+    figures = {"count": 100.0, "events": None, "decision_accuracy": 0.7, "accuracy": 0.7, "majority": 0.5}
+    found = majority_gain(figures, 0.5)
+    assert found.value == pytest.approx(0.2)
+    assert found.low == pytest.approx(compare_unpaired(0.7, 0.5, 100).low)
+    assert majority_gain({"count": 0.0}, 0.5) is None
+
+
+def test_observed_to_expected_by_hand():
+    found = observed_to_expected(20, 25, 100)
+    assert found.value == 0.8
+    assert found.low == pytest.approx(0.8 * math.exp(-1.959964 * math.sqrt(0.8 / 20)))
+    assert observed_to_expected(0, 3, 100) is None
