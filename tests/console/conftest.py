@@ -175,7 +175,7 @@ class Window:
         self.page.goto(f"{self.url}/")
         self.page.fill("#secret", token)
         self.page.click("button.primary")
-        self.page.wait_for_url(f"{self.url}/")
+        self.page.wait_for_url(lambda url: "/sign-in" not in url)  # the start page of the role
 
     def go(self, path: str) -> None:
         self.page.goto(self.url + path)

@@ -224,7 +224,7 @@ def test_user_information_does_not_change_claims_of_the_id_token(runs, forger):
     app_state = AppState(RunIndex(runs), Users(), sso=sso)
     client = Signed(create_app(app_state), {}).client()
     walk(client)
-    assert "ada</bdi>, auditor" in client.get("/").text and client.get("/api/session").json()["seconds"] <= 300
+    assert ">auditor<" in client.get("/runs").text and client.get("/api/session").json()["seconds"] <= 300
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
 OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback", "/static/plotly.min.js"}
-OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": {Role.AUDITOR}, "/privacy": {Role.AUDITOR}}
+GOVERNANCE = {Role.BOARD, Role.APPROVER, Role.AUDITOR}
+OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": GOVERNANCE, "/privacy": GOVERNANCE, "/board": GOVERNANCE}
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
 POSTED = {"/api/case/patients", "/api/case/what-if"}
 """Questions that hold a patient's name or values, which do not belong in an address."""

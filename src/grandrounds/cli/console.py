@@ -51,6 +51,13 @@ def console(
     ] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="PEM.")] = None,
     name: Annotated[list[str], typer.Option("--name", help="A further host name of this console (repeatable).")] = [],  # noqa: B006
+    title: Annotated[
+        str | None,
+        typer.Option(help="Name of the hospital or consortium, for the header and the sign-in page (default: --site)."),
+    ] = None,
+    contact: Annotated[
+        str, typer.Option(help="Person or address that pages name for access and help, such as it@hospital.example.")
+    ] = "",
     proxy: Annotated[
         list[str],
         typer.Option(
@@ -149,6 +156,8 @@ def console(
         hosts=hosts,
         proxies=proxies,
         port=port,
+        title=site or "" if title is None else title,
+        contact=contact,
     )
     app = create_app(app_state)
     count = len(run_index.runs())
@@ -259,7 +268,13 @@ def console_log(
 @users_app.command("add")
 def add(
     name: str,
-    role: Annotated[list[str], typer.Option("--role", help="viewer, clinician or auditor (repeatable).")],
+    role: Annotated[
+        list[str],
+        typer.Option(
+            "--role",
+            help="viewer, engineer, clinician, board, auditor or approver (repeatable); the first decides the start page.",
+        ),
+    ],
     users: UsersFile = USERS,
     token: Annotated[
         bool, typer.Option("--token", help="Create a token instead of a password; it is printed once.")

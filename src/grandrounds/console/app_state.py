@@ -38,6 +38,8 @@ class AppState:
         hosts: Host names that are accepted.
         proxies: Addresses of reverse proxies whose X-Forwarded-For is trusted.
         port: Part of the cookies' names: browsers share cookies between ports of a host.
+        title: The hospital or consortium, as the header and the sign-in page show it; "" leaves it out.
+        contact: The person or address to ask for access and help, as pages show it.
         streams: User and session of each open event stream.
     """
 
@@ -54,6 +56,8 @@ class AppState:
     hosts: tuple[str, ...] = LOOPBACK
     proxies: frozenset[str] = frozenset()
     port: int | None = None
+    title: str = ""
+    contact: str = ""
     streams: list[tuple[str, str]] = field(default_factory=list)
 
     @property

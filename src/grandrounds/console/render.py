@@ -16,15 +16,11 @@ from markupsafe import Markup
 from grandrounds import __version__
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, find_user
-from grandrounds.console.auth.users import Area
+from grandrounds.console.navigation import list_pages
 from grandrounds.core.errors import visible
 from grandrounds.metrics import Place, shown_in
 from grandrounds.report.figure import script_file
 from grandrounds.report.style import words
-
-PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
-          ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip
-"""Links in the page header, by area."""
 
 
 @lru_cache(maxsize=1)
@@ -57,20 +53,20 @@ def render_page(
     """
     who = who or find_user(request)
     app_state = get_state(request)
-    shown = [
-        {"url": url, "name": name, "here": request.url.path == url}
-        for url, name, area in PLACES
-        if who is not None and who.may_see(area) and (area is not Area.CASES or app_state.cases is not None)
-    ]
+    pages = list_pages(who, has_patients=app_state.cases is not None)
+    path = pages[0].path if pages and request.url.path == "/" else request.url.path
+    links = [{"url": page.path, "name": page.label, "here": page.contains(path)} for page in pages]
     text = (
         environment()
         .get_template(template)
         .render(
             who=who,
-            places=shown,
+            places=links,
             session_left=None if who is None or who.session is None else app_state.sessions.seconds_left(who.session),
             nonce=request.state.nonce,
             site=None if app_state.cases is None else app_state.cases.site,
+            console_title=app_state.title,
+            contact=app_state.contact,
             **values,
         )
     )

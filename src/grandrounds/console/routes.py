@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames, WithdrawnModel
 from grandrounds.console.app_state import get_state
@@ -15,6 +15,7 @@ from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import StillComputing
 from grandrounds.console.comparisons import find_comparisons
+from grandrounds.console.navigation import RUNS, start_page
 from grandrounds.console.render import render_page
 from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
 from grandrounds.console.views import audit as audit_view
@@ -34,6 +35,15 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
+def start(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
+    """Show the start page of the user's first role."""
+    page = start_page(who, has_patients=get_state(request).cases is not None)
+    if page is RUNS:
+        return runs(request, who)
+    return RedirectResponse(page.path, 303)
+
+
+@router.get("/runs")
 def runs(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
     lines = run_lines(get_state(request).run_index)
     return render_page(request, "runs.html", who=who, runs=lines, metrics=SHOWN)

@@ -71,7 +71,7 @@ def read_identity(
         name = subject
     found = find_claim(claims, settings.roles_claim)
     values = {v for v in (found if isinstance(found, list) else [found]) if isinstance(v, str)}
-    roles = tuple(role for role in Role if not values.isdisjoint(settings.roles.get(role, ())))
+    roles = tuple(role for role, mapped in settings.roles.items() if not values.isdisjoint(mapped))
     return Identity(
         name.strip()[:_LONGEST_NAME],
         subject,

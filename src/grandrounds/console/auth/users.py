@@ -35,11 +35,14 @@ _log = logging.getLogger("grandrounds.console")
 
 
 class Role(StrEnum):
-    """The role of a user in the consortium."""
+    """The role of a user in the consortium. The first role of a user decides the start page."""
 
     VIEWER = "viewer"
     CLINICIAN = "clinician"
     AUDITOR = "auditor"
+    BOARD = "board"
+    ENGINEER = "engineer"
+    APPROVER = "approver"
 
 
 class Area(StrEnum):
@@ -50,17 +53,25 @@ class Area(StrEnum):
     CASES = "cases"
     AUDIT = "audit"
     PRIVACY = "privacy"
+    OVERVIEW = "overview"
+    REGISTER = "register"
+    APPROVAL = "approval"
 
 
 _EVERYBODY = frozenset(Role)
+_GOVERNANCE = frozenset({Role.BOARD, Role.APPROVER, Role.AUDITOR})
 ROLES_BY_AREA: dict[Area, frozenset[Role]] = {
     Area.RUNS: _EVERYBODY,
     Area.COMPARE: _EVERYBODY,
     Area.CASES: frozenset({Role.CLINICIAN}),
-    Area.AUDIT: frozenset({Role.AUDITOR}),
-    Area.PRIVACY: frozenset({Role.AUDITOR}),
+    Area.AUDIT: _GOVERNANCE,
+    Area.PRIVACY: _GOVERNANCE,
+    Area.OVERVIEW: _GOVERNANCE,
+    Area.REGISTER: _EVERYBODY,
+    Area.APPROVAL: frozenset({Role.APPROVER}),
 }
-"""Areas by role: only clinicians see patients; auditors see privacy and ledgers."""
+"""Roles by area: only clinicians see patients, and only approvers sign; the board, approvers and auditors see the overview,
+ledgers and privacy; everybody sees runs and the register of models."""
 
 
 def may_see(roles: Iterable[Role], area: Area) -> bool:
