@@ -10,6 +10,7 @@ from typing import Any
 from grandrounds.audit.canonical import canonical, loads
 from grandrounds.audit.entry import OPEN, Entry
 from grandrounds.audit.head import SignedHead, unhex
+from grandrounds.audit.register_entry import START as REGISTER_START
 from grandrounds.audit.watch_entry import START as WATCH_START
 from grandrounds.core.errors import BadInput
 
@@ -73,8 +74,13 @@ class Book:
 
 
 def read_keys(content: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
-    """Read the keys that an opening entry names: the server's, and each site's. The ledger of a watch has the site's alone."""
+    """Read the keys that an opening entry names: the server's, and each site's.
+
+    The ledger of a watch has the site's alone, the ledger of a register its own.
+    """
     keys = content.get("keys")
+    if content.get("kind") == REGISTER_START and isinstance(keys, dict):
+        return unhex(keys.get("register"), 32, "the register's key"), {}
     if content.get("kind") == WATCH_START and isinstance(keys, dict):
         return unhex(keys.get("site"), 32, "the site's key"), {}
     if content.get("kind") != OPEN or not isinstance(keys, dict) or not isinstance(keys.get("sites"), dict):

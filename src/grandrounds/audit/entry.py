@@ -1,7 +1,7 @@
 """Entries of the ledger: start of a run, decision of a round, resume with another plan, files at the end, withdrawal of a site.
 
-Entries of a watch are in `watch_entry.py`. All entries are canonical JSON. An entry contains its number and the hash of the
-previous one, so its position is part of it.
+Entries of a watch are in `watch_entry.py`, those of a register of models in `register_entry.py`. All entries are canonical
+JSON. An entry contains its number and the hash of the previous one, so its position is part of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from grandrounds.audit import watch_entry
+from grandrounds.audit import register_entry, watch_entry
 from grandrounds.audit.canonical import canonical, parse
 from grandrounds.audit.files import FinalFiles
 from grandrounds.audit.merkle import leaf_hash
@@ -207,6 +207,8 @@ def find_fault(content: Content) -> str:
         return "it does not name the other run by its run, folder, entries, root and model"
     if kind == OPEN and not isinstance(content["keys"].get("made"), str):
         return "its 'keys' do not state how they were made"
+    if kind in register_entry.KINDS:
+        return register_entry.part_fault(content)
     return watch_entry.part_fault(content) if kind in watch_entry.KINDS else ""
 
 
@@ -250,6 +252,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "released": (list, False),
     },
     **watch_entry.PARTS,
+    **register_entry.PARTS,
 }
 """Parts of each kind of entry: types, and whether they are required."""
 

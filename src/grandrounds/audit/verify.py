@@ -1,6 +1,6 @@
 """Verify a ledger with the server's public key and heads that others kept, and name its faults.
 
-The ledger of a watch is verified with the public key of the site that signs it.
+The ledger of a watch is verified with the public key of the site that signs it, that of a register with the register's key.
 
 An empty list means that these are the entries that the server signed, all of them up to the longest known head, in order,
 and that the sites countersigned the same. It does not mean that the server decided well, or recorded the truth.
@@ -29,6 +29,9 @@ from grandrounds.audit.entry import (
 )
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.merkle import Tree
+from grandrounds.audit.register_entry import KINDS as REGISTER_KINDS
+from grandrounds.audit.register_entry import START as REGISTER_START
+from grandrounds.audit.register_state import replay
 from grandrounds.audit.watch_entry import KINDS, START, order_faults
 from grandrounds.core.errors import BadInput
 
@@ -52,6 +55,7 @@ FORGED_WITNESS = "forged countersignature"
 STRANGER = "unknown witness"
 NO_WITNESS = "missing countersignature"
 MALFORMED = "malformed entry"
+NOT_ALLOWED = "entry against the rules"
 NO_SITES = "no site keys"
 OTHER_SITES = "other site keys"
 
@@ -98,8 +102,8 @@ def verify(
         server_key, named = None, {}
         first = [Finding(CHANGED, "entry 0", f"the ledger does not begin with its keys: it {e}")]
     else:
-        watched = book.entries[0].content["kind"] == START
-        first = [] if watched else [*_site_keys(named, sites)]
+        is_of_run = book.entries[0].content["kind"] not in (START, REGISTER_START)
+        first = [*_site_keys(named, sites)] if is_of_run else []
     used = key or server_key
     if used is None:
         return first
@@ -148,12 +152,20 @@ class _Checker:
     @property
     def signer(self) -> str:
         """The party that signs this ledger."""
-        return "site" if self._is_watch else "server"
+        return "site" if self._is_watch else "register" if self._is_register else "server"
 
     @property
     def _is_watch(self) -> bool:
+        return self._first_kind in KINDS
+
+    @property
+    def _is_register(self) -> bool:
+        return self._first_kind in REGISTER_KINDS
+
+    @property
+    def _first_kind(self) -> object:
         first = next((content for entry in self.book.entries if (content := _read_content(entry)) is not None), {})
-        return first.get("kind") in KINDS
+        return first.get("kind")
 
     def entries(self) -> Iterator[Finding]:
         """Check signatures, and the hash of the previous entry in each."""
@@ -194,7 +206,10 @@ class _Checker:
                 yield Finding(MISFILED, f"entry {position}", f"it is stored under {place}")
                 break
         readable = [s for s in contents if s is not None]
-        yield from self._watch(readable) if self._is_watch else self._rounds(readable)
+        if self._is_register:
+            yield from self._register(readable)
+        else:
+            yield from self._watch(readable) if self._is_watch else self._rounds(readable)
 
     def _watch(self, contents: Sequence[Content]) -> Iterator[Finding]:
         """Check that the entries are of one run and one site, and that each fits those before it."""
@@ -210,6 +225,18 @@ class _Checker:
         for number, fault in order_faults(sound):
             yield Finding(MALFORMED, f"entry {number}", fault)
 
+    def _register(self, contents: Sequence[Content]) -> Iterator[Finding]:
+        """Check the signatures of people, and that each entry follows the rules of a register."""
+        sound = []
+        for value in contents:
+            fault = find_fault(value) or ("" if value["kind"] in REGISTER_KINDS else "it is not an entry of a register")
+            if fault:
+                yield Finding(MALFORMED, f"entry {value.get('number')}", fault)
+            else:
+                sound.append(value)
+        for number, fault in replay(sound).faults:
+            yield Finding(NOT_ALLOWED, f"entry {number}", fault)
+
     def _rounds(self, contents: Sequence[Content]) -> Iterator[Finding]:
         """Check that the entries are of one run and consecutive rounds; a gap requires an opening entry."""
         run, due = contents[0].get("run") if contents else None, None
@@ -222,8 +249,9 @@ class _Checker:
             fault = find_fault(value)
             if fault:
                 yield Finding(MALFORMED, f"entry {number}", fault)
-            elif kind in KINDS:
-                yield Finding(MALFORMED, f"entry {number}", "it belongs into the ledger of a watch")
+            elif kind in KINDS or kind in REGISTER_KINDS:
+                other = "a watch" if kind in KINDS else "a register"
+                yield Finding(MALFORMED, f"entry {number}", f"it belongs into the ledger of {other}")
             elif kind == OPEN:
                 due = value["first"]
             elif kind == ROUND:

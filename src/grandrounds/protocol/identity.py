@@ -99,6 +99,10 @@ class Identity:
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
 
+    def private_bytes(self) -> bytes:
+        """Return the 32 secret bytes, to be encrypted where the key is stored."""
+        return self._key.private_bytes_raw()
+
     def __repr__(self) -> str:
         return f"Identity({self.public.hex()})"
 
