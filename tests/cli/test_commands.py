@@ -260,7 +260,7 @@ def test_an_interrupted_run_is_shown_and_resumed(tmp_path):
     )  # fmt: skip
     assert failed.returncode == 1
     assert "engine.min_sites is 7" in failed.stderr
-    assert "rounds done" in rounds("show", tmp_path / "r").stdout
+    assert "Failed after 0 of 20 rounds. Round 1: only 6 of 10 sites" in rounds("show", tmp_path / "r").stdout
     done = rounds("resume", tmp_path / "r", "--set", "engine.min_sites=1", "--quiet")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["rounds"] == 20

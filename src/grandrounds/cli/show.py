@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from grandrounds.cli.options import TrustCode, Verbose, Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
+    from grandrounds.cli.terminal import Terminal
     from grandrounds.core.records import Decision, RoundRecord
     from grandrounds.report.model_table import ReadableModel
     from grandrounds.runs.run import Run
@@ -225,16 +226,40 @@ def show(
     elif schema:
         _show_schema(finished_run)
     elif as_json:
-        echo(json.dumps(finished_run.summary))
+        echo(json.dumps(finished_run.summary if finished_run.finished else _unfinished(finished_run)))
     elif not finished_run.finished:
-        completed, total = len(finished_run.rounds), finished_run.plan["method"]["rounds"]
-        echo(
-            f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` continues the run"
-        )
+        _show_unfinished(finished_run, console)
     elif verbose or not show_run_estimates(finished_run):
         show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
         if "event" not in finished_run.summary and finished_run.event is not None:
             console.print(finished_run.event.line, soft_wrap=True)
+
+
+def _unfinished(run: Run) -> dict[str, Any]:
+    """Return the state of a run that is not finished, as `rounds show RUN --json` prints it."""
+    from grandrounds.runs.overview import run_overview
+
+    view = run_overview(run)
+    ending = None if view.ending is None else view.ending.to_dict()
+    state = {"name": view.name, "state": view.state, "rounds": view.rounds, "of": view.of}
+    return {**state, "end": ending, "next": view.next_command}
+
+
+def _show_unfinished(run: Run, console: Terminal) -> None:
+    """Print the state of a run that is not finished: its cause, the suggested fix and the command that continues it."""
+    from grandrounds.cli.terminal import warn
+    from grandrounds.runs.overview import run_overview
+
+    view = run_overview(run)
+    line = f"{run.folder}: {view.state_text}"
+    console.print(line if view.ending is None else warn(line), soft_wrap=True)
+    if view.ending is not None:
+        facts = [f"code: {view.ending.code}"] if view.ending.code else []
+        facts += [f"time: {view.ending.time}"] if view.ending.time else []
+        console.print("  ".join(facts), soft_wrap=True)
+        if view.ending.fix:
+            console.print(view.ending.fix, soft_wrap=True)
+        console.print(f"continue: {view.next_command}", soft_wrap=True)
 
 
 def _show_round(run: Run, round_: int, site: str | None, *, as_json: bool) -> None:

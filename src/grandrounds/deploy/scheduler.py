@@ -184,6 +184,8 @@ class RunScheduler:
         self._finish(code, state=state)
         if again:
             self._submit_again(task)
+        else:
+            self._record_ending(task.name, code, stopped=stopped)
 
     def _count_start(self, name: str) -> bool:
         """Count a start that ended without a result; return whether the run may be started again."""
@@ -197,6 +199,10 @@ class RunScheduler:
             return any(run.id == run_id and run.status == OPERATOR_STOPPED for run in control.runs())
 
     def _submit_again(self, task: Task) -> None:
+        from grandrounds.runs.ending import clear_ending
+
+        with contextlib.suppress(OSError):
+            clear_ending(self._link.runs / task.name)
         with Control.local(self._link) as control:
             flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
         self._records.update(task.name, state=QUEUED, flower=flower)
@@ -244,7 +250,36 @@ class RunScheduler:
         self._records.update(task.name, state=RUNNING if again else STOPPED)
         if again:
             self._submit_again(task)
+        else:
+            self._record_ending(task.name, ENDED_BY_FLOWER, stopped=True)
         self._task = None
+
+    def _record_ending(self, name: str, code: int, *, stopped: bool) -> None:
+        """Record in the run folder why a run ended for good, unless its own process has recorded an error.
+
+        Args:
+            name: The run.
+            code: The exit code of its process.
+            stopped: An operator stopped it.
+        """
+        if not name or code == 0:
+            return
+        from grandrounds.core.ending import FAILED as RUN_FAILED
+        from grandrounds.core.ending import STOPPED as RUN_STOPPED
+        from grandrounds.core.ending import Ending
+        from grandrounds.engine.checkpoint import Checkpoint
+        from grandrounds.runs.ending import finished_rounds, read_ending, record_ending
+
+        folder = self._link.runs / name
+        done = finished_rounds(Checkpoint(folder / "checkpoint"))
+        if stopped:
+            ending = Ending(RUN_STOPPED, "stopped-by-operator", "An operator stopped it (rounds server stop-run).", "", done)
+        elif read_ending(folder) is None:
+            sentence = f"Its process ended with exit code {code} and recorded no error."
+            ending = Ending(RUN_FAILED, "process-ended", sentence, f"See logs/run-{name}.log at the server.", done)
+        else:
+            return
+        record_ending(folder, ending)
 
 
 def _submitted_plan(flower_runs: Sequence[FlowerRun]) -> str:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grandrounds.audit.verdict import AuditResult
 from grandrounds.core.ending import ENDINGS, FAILED, INTERRUPTED, STOPPED, Ending
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
+from grandrounds.data.loading import AT_SITES
 from grandrounds.metrics.fairness import decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
@@ -85,6 +87,26 @@ class LedgerCheck:
     state: str
     sentence: str
     simulated: bool = False
+
+    @classmethod
+    def from_audit(cls, result: AuditResult | None) -> LedgerCheck:
+        """Describe the result of an audit; None is a run without a ledger."""
+        if result is None:
+            return NO_LEDGER
+        if result.findings:
+            first = result.findings[0]
+            whose = "The run's files do NOT match the ledger" if result.files else "The ledger does NOT verify"
+            more = f"; {len(result.findings) - 1} more" if len(result.findings) > 1 else ""
+            return cls("fails", f"{whose}: {first.where}: {first.what}{more}.", result.simulated)
+        if result.unfinished:
+            return cls("unfinished", f"The ledger is UNFINISHED: {result.unfinished}.", result.simulated)
+        entries = f"{result.entries} {_plural(result.entries, 'entry', 'entries')}"
+        if result.running:
+            return cls(
+                "running", f"The ledger of {entries} verifies so far; the run is not finished.", result.simulated
+            )
+        keys = " Its keys are simulated: anyone who knows the seed can sign it." if result.simulated else ""
+        return cls("verifies", f"The ledger of {entries} verifies.{keys}", result.simulated)
 
 
 NO_LEDGER = LedgerCheck("none", "This run has no ledger: its figures and aggregation weights cannot be checked.")
@@ -238,7 +260,7 @@ def make_overview(
         where = folder or name
         planned = _planned(plan) if plan is not None else {}
         now = state or (RUNNING if ending is None else ending.state)
-        command = "" if now == RUNNING or not where else f"rounds resume {shlex.quote(where)}"
+        command = "" if now == RUNNING or not where else _resume(where, plan or {})
         return Overview(name, state=now, ending=ending, rounds=rounds, next_command=command, **planned, **stated)
     findings = make_findings(summary)
     return Overview(
@@ -419,6 +441,13 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _resume(folder: str, plan: Mapping[str, Any]) -> str:
+    """Write the command that continues a run; a run at hospitals is continued by its server."""
+    if (plan.get("data") or {}).get("table") == AT_SITES:
+        return f"rounds server submit --resume {shlex.quote(folder.rstrip('/').rpartition('/')[2])}"
+    return f"rounds resume {shlex.quote(folder)}"
+
+
 def percent(share: float) -> str:
     """Write a share in percent with three digits: "50%", "16.7%", "0.87%"."""
     return f"{100 * share:.3g}%"
@@ -439,5 +468,5 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value == value else None
 
 
-def _plural(number: int, noun: str) -> str:
-    return noun if number == 1 else f"{noun}s"
+def _plural(number: int, noun: str, many: str = "") -> str:
+    return noun if number == 1 else many or f"{noun}s"

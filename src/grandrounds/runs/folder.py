@@ -46,10 +46,12 @@ SCHEMA = 1
 _MANY = 100  # number of sites from which on summary.json is written without line breaks
 _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
 PERCENTILES = "percentiles.json"
+FAILURE = "failure.json"
+"""Why a run ended without a summary (runs/ending.py)."""
 _FIRST = ("experiment.toml", "environment.json", "schema.json")
 """Files that a run writes before its plan is in the checkpoint; until then it cannot be resumed."""
 
-_OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
+_OWN = (*_FIRST, PERCENTILES, "round_logs.json", FAILURE, *_LEDGER)
 
 
 _FIGURES = {"count": NUMBER, "accuracy": NUMBER, "majority": NUMBER, "auroc": NUMBER, "log_loss": NUMBER, "*": NUMBER}

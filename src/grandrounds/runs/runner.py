@@ -7,6 +7,7 @@ plan's seed. Every finished round is on disk before the next one starts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,7 @@ from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
 from grandrounds.runs.context import Progress, RunContext
+from grandrounds.runs.ending import clear_ending, describe_error, finished_rounds, record_ending
 from grandrounds.runs.explanations import ReferenceExplanations, RoundExplanations
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.finalize import Finalizer, assumed, reading_of, schema_of
@@ -93,21 +95,30 @@ def execute_plan(
     checkpoint = Checkpoint(folder.checkpoint)
     try:
         checkpoint.lock()
-        try:
-            _Runner(Plan(plan_values), folder, checkpoint, progress, place).run(resume=resume)
-        except BadInput:
-            if not resume:
-                folder.discard()
-            raise
-        finally:
-            checkpoint.unlock()
-            folder.release()
     except OSError as e:
-        raise RunFailed(
-            f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "
-            f"free disk space or repair the folder, then `rounds resume {folder.path}`",
-            code="cannot-write-folder",
-        ) from None
+        raise _cannot_write(folder, e) from None
+    try:
+        _Runner(Plan(plan_values), folder, checkpoint, progress, place).run(resume=resume)
+    except BaseException as e:
+        error = _cannot_write(folder, e) if isinstance(e, OSError) else e
+        if isinstance(e, BadInput) and not resume:
+            with suppress(OSError):  # the error that is raised says more
+                folder.discard()
+        record_ending(folder.path, describe_error(error, rounds=finished_rounds(checkpoint)))
+        if error is not e:
+            raise error from None
+        raise
+    finally:
+        checkpoint.unlock()
+        folder.release()
+
+
+def _cannot_write(folder: RunFolder, error: OSError) -> RunFailed:
+    return RunFailed(
+        f"cannot write to {folder.path}: {error.strerror or error}; finished rounds are intact there: "
+        f"free disk space or repair the folder, then `rounds resume {folder.path}`",
+        code="cannot-write-folder",
+    )
 
 
 class _Runner:
@@ -294,6 +305,7 @@ class _Runner:
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
         """Continue an interrupted run; changed settings are written first."""
         self.folder.summary.unlink(missing_ok=True)  # first: from here on the files differ from those of a closing entry
+        clear_ending(self.folder.path)
         self.folder.sweep()
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
