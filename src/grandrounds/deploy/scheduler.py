@@ -246,12 +246,13 @@ class RunScheduler:
         if self._process is not None:
             end(self._process)
             self._process = None
-        again = not self._was_stopped(task.run_id) and self._count_start(task.name)
+        stopped = self._was_stopped(task.run_id)
+        again = not stopped and self._count_start(task.name)
         self._records.update(task.name, state=RUNNING if again else STOPPED)
         if again:
             self._submit_again(task)
         else:
-            self._record_ending(task.name, ENDED_BY_FLOWER, stopped=True)
+            self._record_ending(task.name, TRY_AGAIN, stopped=stopped)
         self._task = None
 
     def _record_ending(self, name: str, code: int, *, stopped: bool) -> None:
