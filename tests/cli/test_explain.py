@@ -99,11 +99,11 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
     for words in (
         "Row 12 of patients.csv at a",
         f"risk of died = 1: {case.probability:.1%}, baseline {case.baseline:.1%}",
-        f"outcome {case.outcome}",
+        f"outcome: died = {case.outcome}",
         case.attributions[0].column,
         f"{case.attributions[0].contribution:+.3f}",
-        "amplifiers",
-        "mitigators",
+        "Raises the risk",
+        "Lowers the risk",
         f"{len(case.amplifiers[1:]) + len(case.mitigators[1:])} other",
         "the mean of the 128 training patients of all sites",
     ):
@@ -143,7 +143,7 @@ def test_a_new_patient_from_a_file(home, rounds, tmp_path):
     code, out, _ = rounds("explain", home / "run", "--case", 1, "--table", tmp_path / "new.csv", "--out", tmp_path)
     assert code == 0
     assert "new patient" in out
-    assert "outcome not known" in out
+    assert "outcome: not known" in out
     assert "ward = 'attic' occurs in fewer than 5 training patients" in out
     assert (tmp_path / "case-new-1.html").exists()
 

@@ -269,6 +269,10 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     from grandrounds.analysis.case.case_page import (
         PARTS,
         case_title,
+        decision_text,
+        event_name,
+        missing_lines,
+        outcome_text,
         risk_interval_text,
         risk_name,
         score_description,
@@ -283,14 +287,14 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     _line(
         console,
         styled(
-            f"{risk_name(case)} of {case.event}: ",
+            f"{risk_name(case)} of {event_name(case)}: ",
             (f"{case.probability:.1%}", "bold"),
             f" (95% CI {ends})" if ends else "",
-            f", baseline {case.baseline:.1%}; decision {case.decision}, outcome {case.outcome or 'not known'}",
+            f", baseline {case.baseline:.1%}; decision: {decision_text(case)}; outcome: {outcome_text(case)}",
             f" ({case.verdict})" if case.verdict else "",
         ),
     )
-    for line in verdict_lines(case):
+    for line in (*verdict_lines(case), *missing_lines(case)):
         _line(console, line, "bold yellow")
     console.print(_attribution_table(case, top))
     _line(
@@ -349,7 +353,7 @@ def _show_outcome(console: Console, case: OutcomeExplanation, top: int) -> None:
 
 
 def _attribution_table(case: CaseExplanation, top: int) -> Table:
-    """Tabulate amplifiers and mitigators, the `top` strongest of each; then all others together."""
+    """Tabulate the columns that raise and lower the risk, the `top` strongest of each; then all others together."""
     from rich.table import Table
 
     from grandrounds.analysis.case.case_page import (
@@ -358,8 +362,10 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
         is_complete,
         percentile_text,
         points_text,
-        value_text,
+        risk_name,
+        value_with_unit,
     )
+    from grandrounds.data.sets.labels import column_label
 
     table = Table()
     two, known = len(case.classes) == 2, has_intervals(case)
@@ -371,18 +377,18 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
     blank = [""] * columns[1:].index(case.unit)
     rest: list[Attribution] = []
     for title, direction, reasons in (
-        ("amplifiers", "raises", case.amplifiers),
-        ("mitigators", "lowers", case.mitigators),
+        (f"Raises the {risk_name(case)}", "raises", case.amplifiers),
+        (f"Lowers the {risk_name(case)}", "lowers", case.mitigators),
     ):
         colour = _COLOURS[direction]
         shown = reasons[:top]
         rest += reasons[top:]
         table.add_row(styled((title, f"bold {colour}"), ("" if shown else " none", "dim")))
         for r in shown:
-            value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
+            value = styled(value_with_unit(r, case.source), (" (imputed)" if r.imputed else "", "dim"))
             points = [*([interval_text(r)] if known else []), *([points_text(r)] if two else [])]
             number = styled((f"{r.contribution:+.3f}", colour))
-            table.add_row(f"  {r.column}", value, *([percentile_text(r)] if has_percentiles else []), number, *points)
+            table.add_row(f"  {column_label(r.column, case.source).name}", value, *([percentile_text(r)] if has_percentiles else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
         table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")

@@ -57,6 +57,10 @@ class Spread:
         cell = grid_index(np.array([value]))[0]
         return float(100 * ((self._cells < cell).mean() + (self._cells == cell).mean() / 2))
 
+    def share(self, value: float) -> float:
+        """Return the share of patients with a value, 0 to 1; for columns of few values."""
+        return float((self._cells == grid_index(np.array([value]))[0]).mean()) if self.quantiles else 0.0
+
 
 @dataclass(frozen=True)
 class NoisedSpread:

@@ -14,7 +14,7 @@ from grandrounds.analysis.case.near_misses import NEAR, NearMisses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import column_label, is_known
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
 from grandrounds.report.figure import Figure
@@ -22,6 +22,9 @@ from grandrounds.report.style import INK, QUIET, heading
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _VISIBLE = 0.005
+_PRESENT = ("1", "yes", "true")
+NAMED_MISSING = 6
+"""Missing columns that a sentence names."""
 
 Scale = Literal["risk", "log-odds"]
 """The axis of a waterfall."""
@@ -36,6 +39,28 @@ def case_title(case: CaseExplanation | OutcomeExplanation) -> str:
 def patient_name(case: CaseExplanation | OutcomeExplanation) -> str:
     """Name the patient for a heading: the row number and the hospital."""
     return f"Patient {case.number}" + (f", {case.site}" if case.site else "")
+
+
+def event_name(case: CaseExplanation) -> str:
+    """Name the event that the risk is of: "coronary disease" where the catalog knows the outcome, else "died = 1"."""
+    label = column_label(case.label, case.source)
+    return label.name if case.target_class in _PRESENT and is_known(case.label, case.source) else case.event
+
+
+def event_phrase(case: CaseExplanation) -> str:
+    """Name the event as the object of "had": "coronary disease", "the event died = 1"."""
+    name = event_name(case)
+    return f"the event {name}" if name == case.event else name
+
+
+def outcome_text(case: CaseExplanation) -> str:
+    """Write the patient's outcome: "coronary disease", "no coronary disease", "died = 1", or "not known"."""
+    if case.outcome is None:
+        return "not known"
+    name = event_name(case)
+    if name == case.event or len(case.classes) != 2:
+        return f"{case.label} = {case.outcome}"
+    return name if case.outcome == case.target_class else f"no {name}"
 
 
 def case_figure(case: CaseExplanation, *, top: int, scale: Scale = "risk") -> Figure:
@@ -60,7 +85,7 @@ def case_figure(case: CaseExplanation, *, top: int, scale: Scale = "risk") -> Fi
         _label_with_risks(drawn, case)
     else:
         drawn["layout"]["xaxis"]["title"] = {"text": escape(score_description(case))}
-    drawn["layout"]["title"] = heading(f"Contributions to the {risk_name(case)} of {escape(case.event)}", shown)
+    drawn["layout"]["title"] = heading(f"Contributions to the {risk_name(case)} of {escape(event_name(case))}", shown)
     drawn["layout"]["margin"] = {"t": 72}
     if case.unit != LOG_ODDS or len(case.classes) > 2:  # the figure's own hover text is for log-odds of two classes
         drawn["data"][0]["hovertemplate"] = "%{y}: %{text}<br>so far %{customdata[0]:.3f}<extra></extra>"
@@ -87,7 +112,7 @@ def _label_with_risks(drawn: Figure, case: CaseExplanation) -> None:
         "range": [low, high],
         "tickvals": [z for z, _ in ticks],
         "ticktext": [text for _, text in ticks],
-        "title": {"text": escape(f"risk of {case.event}")},
+        "title": {"text": escape(f"risk of {event_name(case)}")},
     }
     bars["hovertemplate"] = "%{y}<br>risk so far %{text}<extra></extra>"
 
@@ -349,9 +374,9 @@ def case_page(case: CaseExplanation, *, top: int) -> str:
     """Write the page of one patient. All names from data are escaped."""
     kind = PARTS.get(case.part or "", "new patient")
     decided = "" if case.threshold is None else f"flagged from a risk of {case.threshold:.1%}"
-    outcome = case.outcome or "not known"
+    outcome = outcome_text(case)
     tiles = [
-        (f"{risk_name(case)} of {case.event}", f"{case.probability:.1%}", _risk_note(case)),
+        (f"{risk_name(case)} of {event_name(case)}", f"{case.probability:.1%}", _risk_note(case)),
         ("baseline", f"{case.baseline:.1%}", case.start),
         ("decision", decision_text(case), decided),
         ("outcome", outcome, kind if case.verdict is None else f"{case.verdict}; {kind}"),
@@ -410,18 +435,35 @@ def interval_text(attribution: Attribution) -> str:
 
 def decision_text(case: CaseExplanation) -> str:
     """Write the decision: flagged or not with two classes, else the predicted class."""
+    return decision_of(case, case.decision)
+
+
+def decision_of(case: CaseExplanation, decision: str) -> str:
+    """Write any decision of this patient's model as `decision_text` writes the patient's own.
+
+    Args:
+        case: The explanation.
+        decision: The class decided on.
+    """
     if case.threshold is None:
-        return case.decision
-    return "flagged" if case.decision == case.target_class else "not flagged"
+        return decision
+    return "flagged" if decision == case.target_class else "not flagged"
 
 
 def missing_lines(case: CaseExplanation | OutcomeExplanation) -> list[str]:
-    """Count the missing values in a sentence; empty where there are none."""
-    missing = sum(r.imputed for r in case.attributions)
+    """Count and name the missing inputs in a sentence; empty where there are none."""
+    missing = [r for r in case.attributions if r.value is None]
     if not missing:
         return []
-    verb = "value is missing and was" if missing == 1 else "values are missing and were"
-    return [f"{missing} of {len(case.attributions)} {verb} replaced by typical values of the consortium."]
+    verb = "input is missing" if len(missing) == 1 else "inputs are missing"
+    imputed = sum(r.imputed for r in missing)
+    if imputed == len(missing):
+        verb += f" and {'was' if imputed == 1 else 'were'} replaced by typical values of the consortium"
+    elif not imputed:
+        verb += "; the model reads missing as a value of its own"
+    names = [column_label(r.column, case.source).name for r in missing[:NAMED_MISSING]]
+    rest = f" and {len(missing) - NAMED_MISSING} more" if len(missing) > NAMED_MISSING else ""
+    return [f"{len(missing)} of {len(case.attributions)} {verb}: {', '.join(names)}{rest}."]
 
 
 def verdict_lines(case: CaseExplanation) -> list[str]:

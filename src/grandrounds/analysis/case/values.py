@@ -260,6 +260,7 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
         share, margin = (None, None) if spread is None else _missing_share(spread)
         return Value(None, None, share, (Note(name, kind, text),), margin, imputed=stand_in is not None)
     place = None if spread is None else spread.percentile(v)
+    share = spread.share(v) if isinstance(spread, Spread) and is_yes_no((*spread.quantiles, v)) else None
     margin = spread.margin(v) if isinstance(spread, NoisedSpread) else None
     notes = []
     if _is_outside(v, rule):
@@ -277,7 +278,16 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
     elif place is not None and not 100 * RARE_SHARE <= place <= 100 * (1 - RARE_SHARE):
         end = "lowest" if place < 50 else "highest"
         notes.append(Note(name, UNUSUAL, f"{name} = {words(v)} is among the {end} 1% of the training patients' values"))
-    return Value(words(v) if column.order else v, place, None, tuple(notes), margin)
+    return Value(words(v) if column.order else v, None if share is not None else place, share, tuple(notes), margin)
+
+
+def is_yes_no(values: Collection[float]) -> bool:
+    """Tell whether numbers are yes or no: 1 or 0. Such a column has shares and no percentiles.
+
+    Args:
+        values: Values of a column; none of them is missing.
+    """
+    return len(values) > 1 and set(values) <= {0.0, 1.0}
 
 
 def _missing_share(spread: Spread | NoisedSpread) -> tuple[float | None, float | None]:

@@ -1,8 +1,4 @@
-"""The patients of a hospital in one run: rows, scores and explanations, also for changed values.
-
-Rows come from the run's own data of that site, or from a file of the hospital's. Either way nobody else's row can be reached:
-a row number is looked up among those of the site, and is not there otherwise.
-"""
+"""The patients of a hospital in one run: scores, explanations, also for changed values, and similar patients."""
 
 from __future__ import annotations
 
@@ -12,187 +8,31 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grandrounds.analysis.case.case import Case, explain_row
-from grandrounds.analysis.case.rows import (
-    CaseRow,
-    ComparisonRows,
-    NewPatientRows,
-    RunRows,
-    column_text,
-    comparison_rows,
-    find_new_case,
-    outcome_for_task,
-    read_patients,
-    row_sites,
-    row_source,
-)
-from grandrounds.analysis.case.table import verdict
+from grandrounds.analysis.case.case_page import event_phrase
+from grandrounds.analysis.case.counterfactual import Counterfactual, find_counterfactuals
+from grandrounds.analysis.case.rows import CaseRow, outcome_for_task
+from grandrounds.analysis.case.similar import SimilarPatients, count_outcomes, nearest_rows
+from grandrounds.analysis.case.table import CaseExplanation, verdict
+from grandrounds.console.cases.site_rows import SiteRows
 from grandrounds.console.run_index import NotFound
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.dataset import Dataset, read_new_rows
+from grandrounds.data.encoding import Encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import task_of
 from grandrounds.data.table import Table
-from grandrounds.methods.baselines import POOL
 from grandrounds.methods.personal.parts import COMMON
-from grandrounds.site.stack import PARTS
 
 if TYPE_CHECKING:
-    from grandrounds.data.schema import Schema
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
-
-
-class SiteRows(Protocol):
-    """The rows of one site. `parts`: the data split of each row, by row number from 1; None for a new patient."""
-
-    @property
-    def parts(self) -> Mapping[int, str | None]: ...
-
-    def find(self, case: int) -> CaseRow:
-        """Find one of `parts`."""
-
-    def take_cases(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
-        """Take several of them, with their outcomes where they are known."""
-
-    def names(self, cases: list[int]) -> list[str | None]:
-        """List the hospital's names of these patients, where its data have them."""
-
-    def comparison(self, case: int | None = None) -> ComparisonRows:
-        """Return the rows that one of them is compared with."""
-
-
-@dataclass(frozen=True, eq=False)
-class OwnRows:
-    """The rows of a site in the run's own data: test rows first, then validation, then training."""
-
-    rows: RunRows
-    site: str
-
-    @cached_property
-    def _index(self) -> dict[int, tuple[int, str]]:
-        """The place in the data and the part of each row, by row number."""
-        stack, pooled = self.rows.consortium.stack, self._pooled()
-        out: dict[int, tuple[int, str]] = {}
-        for part in reversed(PARTS):
-            site_rows = getattr(stack.rows[stack.names.index(self.site)], part)
-            for row in [*site_rows.tolist(), *(pooled if part == "train" else [])]:
-                out[self.rows.number(int(row))] = (int(row), part)
-        return out
-
-    @cached_property
-    def parts(self) -> dict[int, str | None]:
-        return {number: part for number, (_, part) in self._index.items()}
-
-    def find(self, case: int) -> CaseRow:
-        return self.rows.find(case)
-
-    def take_cases(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
-        data, places = self.rows.consortium.data, self._places(cases)
-        taken = data.take(places) if isinstance(data, ImageSet) else data.table.take(places)
-        return taken, [str(word) for word in data.label[places].tolist()]
-
-    def names(self, cases: list[int]) -> list[str | None]:
-        patient = self.rows.consortium.data.patient
-        return [None] * len(cases) if patient is None else [str(p) for p in patient[self._places(cases)].tolist()]
-
-    def comparison(self, case: int | None = None) -> ComparisonRows:
-        return self.rows
-
-    def _places(self, cases: list[int]) -> Array:
-        return np.array([self._index[case][0] for case in cases], np.int64)
-
-    def _pooled(self) -> list[int]:
-        """List this site's training rows in a run that pooled all of them, where the data name their sites."""
-        stack, site = self.rows.consortium.stack, self.rows.consortium.data.site
-        if POOL not in stack.names or site is None:
-            return []
-        pooled = stack.rows[stack.names.index(POOL)].train
-        return [int(row) for row in pooled[site[pooled].astype(str) == self.site]]
-
-
-@dataclass(frozen=True, eq=False)
-class FileRows:
-    """New patients of a site: the rows of a file, and of a file that names sites those of this one."""
-
-    run: Run
-    rows: Table | ImageSet
-    site: str
-
-    @classmethod
-    def read(cls, run: Run, data: str, site: str, *, query: str | None) -> FileRows:
-        """Read a file's rows, and check that they fit the run's model.
-
-        Args:
-            run: The run.
-            data: The file or SQL URL.
-            site: The site whose rows are kept, where the file names sites.
-            query: The SELECT or table name, for a SQL URL.
-
-        Returns:
-            The rows.
-
-        Raises:
-            BadInput: They do not fit, or none is of the site.
-        """
-        rows = read_patients(run, data, query=query)
-        name = row_source(rows)
-        if not len(rows):
-            raise BadInput(f"{name} has no rows", code="empty-table")
-        find_new_case(run, rows, 1)  # images for a network, a table for other models
-        if isinstance(rows, Table):
-            assert run.model.schema is not None
-            read_new_rows(rows, run.model.schema)
-        else:
-            run.model.predict(rows.take([0]))
-        site_rows = cls(run, rows, site)
-        if not site_rows.parts:
-            raise BadInput(
-                f"{name} has no row of {site}; {nearest(site, sorted({s for s in row_sites(run, rows) or () if s is not None}))}",
-                code="unknown-site",
-            )
-        return site_rows
-
-    @cached_property
-    def parts(self) -> dict[int, str | None]:
-        sites = row_sites(self.run, self.rows)
-        return {k + 1: None for k in range(len(self.rows)) if sites is None or sites[k] == self.site}
-
-    def find(self, case: int) -> CaseRow:
-        took_part = self.site in self.run.summary.per_site
-        return replace(find_new_case(self.run, self.rows, case), site=self.site if took_part else None)
-
-    def take_cases(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
-        taken = self.rows.take(np.array(cases, np.int64) - 1)
-        if isinstance(taken, ImageSet):
-            return taken, [str(word) or None for word in taken.label.tolist()]
-        return taken, column_text(taken, self._schema.label)
-
-    def names(self, cases: list[int]) -> list[str | None]:
-        if isinstance(self.rows, ImageSet):
-            patient = self.rows.patient
-            return [None if patient is None else str(patient[case - 1]) for case in cases]
-        return column_text(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
-
-    def comparison(self, case: int | None = None) -> ComparisonRows:
-        compared = self._comparison
-        return replace(compared, case=case) if isinstance(compared, NewPatientRows) else compared
-
-    @cached_property
-    def _comparison(self) -> RunRows | NewPatientRows:
-        return comparison_rows(self.run, self.rows, None)
-
-    @property
-    def _schema(self) -> Schema:
-        schema = self.run.model.schema
-        assert schema is not None  # a table has one
-        return schema
 
 
 CACHED_CASES = 64
@@ -200,6 +40,9 @@ CACHED_CASES = 64
 CACHED_MODELS = 32
 MAX_SCORED = 5000
 """Images that are scored for the list, test images first; rows of a table are all scored."""
+
+BINS = 10
+"""Bins of risk in which a hospital's own test patients are counted."""
 
 Value = float | str | None
 Reliability = Mapping[str, Any]
@@ -218,6 +61,8 @@ class PatientLine:
     decision: str
     outcome: str | None
     verdict: str | None
+    missing: int = 0  # inputs without a value
+    thumbnail: str = ""  # of an image: a data URL, since an address of its own would be logged by proxies
 
 
 @dataclass(frozen=True)
@@ -336,13 +181,15 @@ class Patients:
         cut = None if prediction.event is None else model.threshold
         risks = prediction.probabilities.max(axis=1) if cut is None else prediction.risk
         event, lines = prediction.classes[-1] if prediction.event is None else prediction.event.word, []
+        missing = self._missing
         names, decisions = self.rows.names(cases), [str(d) for d in prediction.decisions.tolist()]
         outcome_words = [outcome_for_task(self.run, task, word) for word in outcomes]
         for case, name, risk, decided, outcome in zip(
             cases, names, risks.tolist(), decisions, outcome_words, strict=True
         ):
             word = verdict(decided, outcome, event, risk, cut)
-            lines.append(PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word))
+            line = PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word, missing.get(case, 0))
+            lines.append(line)
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         lines.sort(key=lambda line: (places[line.part], -line.risk, line.case))
         return ScoredPatients(prediction.classes, cut, tuple(lines), None if cut is None else event)
@@ -353,19 +200,41 @@ class Patients:
         """List predicted numbers, counts or risk scores: test rows first, each part from the highest down."""
         names = self.rows.names(list(cases))
         lines = [
-            PatientLine(case, name, self.rows.parts[case], value, "", outcome, None)
+            PatientLine(case, name, self.rows.parts[case], value, "", outcome, None, self._missing.get(case, 0))
             for case, name, value, outcome in zip(cases, names, values, outcomes, strict=True)
         ]
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         lines.sort(key=lambda line: (places[line.part], -line.risk, line.case))
         return ScoredPatients((), None, tuple(lines), task=task_of(self.run.model.encoding))
 
-    @property
+    @cached_property
     def reliability(self) -> Reliability:
-        """The run's reliability bins; none for a site with a task or a model of its own, since they are of the common one."""
+        """The run's reliability bins; for a site with a task or a model of its own, those of its own test patients.
+
+        `sites` names the patients that were counted. Rows of this site are counted on this machine.
+        """
         own = self.run.personal_file(self.user)
-        is_other = bool(self._task(self.user)) or (own is not None and own.choice != COMMON)
-        return {} if is_other else self.run.summary.reliability or {}
+        if not self._task(self.user) and (own is None or own.choice == COMMON):
+            bins = self.run.summary.reliability
+            return {**bins, "sites": "all sites"} if bins else {}
+        scored = self.scores
+        tested = [line for line in scored.lines if line.part in ("test", None) and line.outcome is not None]
+        if scored.event is None or not tested:
+            return {}
+        risk = np.array([line.risk for line in tested])
+        happened = np.array([line.outcome == scored.event for line in tested], float)
+        place = np.minimum((risk * BINS).astype(int), BINS - 1)
+        count = np.bincount(place, minlength=BINS)
+        totals = (np.bincount(place, weights=w, minlength=BINS) for w in (happened, risk))
+        outcome, confidence = ((total / np.maximum(count, 1)).tolist() for total in totals)
+        edges = np.linspace(0, 1, BINS + 1).tolist()
+        return {
+            "count": count.tolist(),
+            "edges": edges,
+            "outcome": outcome,
+            "confidence": confidence,
+            "sites": self.site,
+        }
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -374,6 +243,74 @@ class Patients:
         rows, _ = self.rows.take_cases(list(self.rows.parts))
         assert schema is not None and isinstance(rows, Table)
         return read_new_rows(rows, schema)
+
+    @property
+    def inputs(self) -> int:
+        """The number of columns that the model sees; 0 for images."""
+        encoding = self.run.model.encoding
+        return len(encoding.numeric) + len(encoding.categorical) if isinstance(encoding, Encoding) else 0
+
+    @cached_property
+    def _missing(self) -> dict[int, int]:
+        """The number of the model's inputs without a value, by row number; empty for images."""
+        encoding = self.run.model.encoding
+        if not isinstance(encoding, Encoding):
+            return {}
+        read = self.dataset
+        numeric = [read.numeric_names.index(r.name) for r in encoding.numeric if r.name in read.numeric_names]
+        words = [read.categorical_names.index(r.name) for r in encoding.categorical if r.name in read.categorical_names]
+        absent = self.inputs - len(numeric) - len(words)
+        counts = absent + np.isnan(read.numeric[:, numeric]).sum(axis=1) + (read.codes[:, words] < 0).sum(axis=1)
+        return dict(zip(self.rows.parts, counts.tolist(), strict=True))
+
+    @cached_property
+    def _encoded(self) -> Array:
+        """All rows of this site as the model's inputs."""
+        encoding = self.model(self.user).encoding
+        assert isinstance(encoding, Encoding)
+        return encoding.encode(self.dataset)
+
+    @cached_property
+    def _outcomes(self) -> list[str | None]:
+        """The outcome of each row of this site, where it is known."""
+        outcomes = self.rows.take_cases(list(self.rows.parts))[1]
+        return [outcome_for_task(self.run, self._task(self.user), word) for word in outcomes]
+
+    def find_similar(self, case: CaseExplanation) -> SimilarPatients | None:
+        """Count the outcomes of this site's patients that are most like one of them.
+
+        Rows of the same patient do not count. Rows of other sites are never read.
+
+        Args:
+            case: The explanation of the patient.
+
+        Returns:
+            The counts; None where too few patients have a known outcome.
+        """
+        cases = list(self.rows.parts)
+        own, names = cases.index(case.number), self.rows.names(cases)
+        same = np.array([k == own or (name is not None and name == names[own]) for k, name in enumerate(names)])
+        allowed = ~same & np.array([outcome is not None for outcome in self._outcomes])
+        rows = nearest_rows(self._encoded, self._encoded[own], allowed)
+        return count_outcomes(
+            self._outcomes, rows, target_class=case.target_class, event=event_phrase(case), site=self.site
+        )
+
+    def find_counterfactuals(
+        self, case: CaseExplanation, candidates: Mapping[str, Sequence[float] | Sequence[str]]
+    ) -> list[Counterfactual]:
+        """Find single values that would change a patient's decision.
+
+        Args:
+            case: The explanation of the patient.
+            candidates: The values to try by column.
+        """
+        row = self.find(case.number).rows
+        assert isinstance(row, Table)
+        model, task = self.model(self.user), self._task(self.user)
+        return find_counterfactuals(
+            case, row, candidates, lambda rows: [str(d) for d in model.predict(rows, task=task).decisions.tolist()]
+        )
 
     def column(self, name: str) -> Array:
         """Return the numbers of a column among this site's patients, without gaps."""

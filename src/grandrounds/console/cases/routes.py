@@ -235,6 +235,8 @@ def picture(
 
 
 router = APIRouter(include_in_schema=False)
+TOP = 6
+"""Columns each way that the first screen of a patient shows."""
 MAX_SLIDERS = 8
 """Sliders that are shown at first; more columns are added by name."""
 
@@ -267,4 +269,4 @@ def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, numbe
     other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
     if patients.has_images:
         return render("case_image.html", case=case_image.view(patients, number), others=other_models)
-    return render("case.html", case=of_case.view(patients, number), others=other_models, shown=MAX_SLIDERS)
+    return render("case.html", case=of_case.view(patients, number), others=other_models, shown=MAX_SLIDERS, top=TOP)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grandrounds.analysis.case.rows import RunRows
-from grandrounds.console.cases.patients import FileRows, OwnRows, Patients
+from grandrounds.console.cases.patients import Patients
+from grandrounds.console.cases.site_rows import FileRows, OwnRows
 from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES

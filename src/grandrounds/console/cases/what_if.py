@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from grandrounds.analysis.case.table import CaseExplanation
-from grandrounds.analysis.case.values import short
+from grandrounds.analysis.case.values import is_yes_no, short
 from grandrounds.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding
@@ -24,17 +24,18 @@ from grandrounds.explain.percentiles import Spread
 LONGEST = 8000
 """Characters of a what-if's values."""
 _STEPS = 200  # steps of a slider, approximately
+_TRIED = 50  # values of a column that a search for another decision tries, approximately
 _WORDS = 80  # characters of a name or value that an error repeats
 
 
 class Control(BaseModel):
-    """A column that can be changed: a number between `low` and `high`, or one of `levels`. `value` is the patient's,
-    `label` and `unit` are clinical."""
+    """A column that can be changed: a number between `low` and `high`, yes or no (1 or 0), or one of `levels`. `value` is the
+    patient's, `label` and `unit` are clinical."""
 
     column: str
     label: str
     unit: str = ""
-    kind: Literal["number", "choice"]
+    kind: Literal["number", "yes-no", "choice"]
     value: float | str | None
     low: float | None = None
     high: float | None = None
@@ -65,9 +66,36 @@ def controls(patients: Patients, case: CaseExplanation) -> list[Control]:
             spread = None if case.population.summary is None else case.population.summary.numeric.get(reason.column)
             low_high = spread.quantiles if isinstance(spread, Spread) else ()
             value = reason.value if isinstance(reason.value, float) else None
+            if is_yes_no((*patients.column(reason.column).tolist(), *low_high, *([] if value is None else [value]))):
+                yes_no = Control(column=reason.column, label=label.name, kind="yes-no", value=value, low=0.0, high=1.0)
+                listed.append(yes_no)
+                continue
             sliders = _slider(reason.column, value, low_high, patients)
             listed += [s.model_copy(update={"label": label.name, "unit": label.unit}) for s in sliders]
     return listed
+
+
+def list_candidates(changeable: Sequence[Control]) -> dict[str, list[float] | list[str]]:
+    """List the values that a search for another decision tries, by column.
+
+    Args:
+        changeable: The columns that can be changed.
+
+    Returns:
+        Round numbers over the range of a slider, 0 and 1, or categories.
+    """
+    candidates: dict[str, list[float] | list[str]] = {}
+    for control in changeable:
+        if control.kind == "choice":
+            candidates[control.column] = list(control.levels)
+        elif control.kind == "yes-no":
+            candidates[control.column] = [0.0, 1.0]
+        else:
+            assert control.low is not None and control.high is not None and control.step is not None
+            step = max(control.step, _nice((control.high - control.low) / _TRIED))
+            first, last = math.ceil(control.low / step), math.floor(control.high / step)
+            candidates[control.column] = [_round(k * step) for k in range(first, last + 1)]
+    return candidates
 
 
 def parse_values(text: str, changeable: Sequence[Control]) -> dict[str, Value]:
@@ -115,6 +143,8 @@ def _check_value(control: Control, value: object) -> Value:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadInput(f"{name} must be a number, not {_shorten(value)}", code="not-numeric")
     assert control.low is not None and control.high is not None
+    if control.kind == "yes-no" and value not in (0, 1):
+        raise BadInput(f"{name} must be 1 (yes) or 0 (no), not {_shorten(value)}", code="out-of-range")
     if not control.low <= value <= control.high:  # NaN and infinity fail this comparison too
         raise BadInput(
             f"{name} must lie between {short(control.low)} and {short(control.high)}, not {_shorten(value)}",

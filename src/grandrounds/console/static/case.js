@@ -1,13 +1,6 @@
-// What-if: sliders request a new prediction for all changed values. Also unfolds long tables and shows log-odds on request.
+// What-if: controls request a new prediction for all changed values. Also shows log-odds on request.
 "use strict";
 (() => {
-  for (const button of document.querySelectorAll(".unfold")) {
-    button.addEventListener("click", () => {
-      const table = button.parentElement.querySelector("table");
-      const open = table.classList.toggle("unfolded");
-      button.setAttribute("aria-expanded", String(open));
-    });
-  }
   const odds = document.getElementById("log-odds");
   odds?.addEventListener("change", () => {
     const place = document.querySelector("figure[data-figure=waterfall]");
@@ -38,9 +31,9 @@
       head.append(make("th", text, name));
     }
     const body = made.createTBody();
-    for (const {column, value, value_after, before, after, change} of told.reasons.slice(0, 12)) {
+    for (const {label, value, value_after, before, after, change} of told.reasons.slice(0, 12)) {
       const row = body.insertRow();
-      row.append(make("td", column, "column"));
+      row.append(make("td", label, "column"));
       row.append(make("td", value === value_after ? value : `${value} \u2192 ${value_after}`, "number"));
       row.append(make("td", `${signed(before, 3)} \u2192 ${signed(after, 3)}`, "number"));
       row.append(make("td", signed(change, 3), "number"));
@@ -55,14 +48,15 @@
   };
   const show = told => {
     const big = make("p", "", "big");
-    big.append(make("span", `what if, ${told.event}`, "quiet"), make("b", percent(told.after)),
-      make("span", `${signed(told.points, 1)} points, from ${percent(told.before)}`, "quiet"));
     const same = told.decision_before === told.decision_after;
-    const decision = make("p", same ? `The decision stays ${told.decision_after}.`
-      : `The decision would change from ${told.decision_before} to ${told.decision_after}.`, same ? "" : "turned");
-    const rest = [decision];
-    if (told.band) rest.push(make("p", `${told.band.said} ${told.band.verdict}`, "quiet"));
-    if (told.reasons.length) rest.push(table(told));
+    big.append(make("b", percent(told.after)), make("span", `${signed(told.points, 1)} points, from ${percent(told.before)};`, "quiet"),
+      make("span", same ? `still ${told.decision_after}` : `${told.decision_before} \u2192 ${told.decision_after}`, same ? "quiet" : "turned"));
+    const rest = [], more = make("details");
+    more.append(make("summary", "Observed outcomes and changed contributions"));
+    if (told.band) more.append(make("p", `${told.band.said} ${told.band.verdict}`, "quiet"));
+    if (told.reasons.length) more.append(table(told));
+    more.open = answer.querySelector("details")?.open ?? false;
+    if (more.children.length > 1) rest.push(more);
     for (const note of told.notes) rest.push(make("p", note, "warn"));
     answer.replaceChildren(big, ...rest);
     mark(told.after);
@@ -91,19 +85,28 @@
   };
   const soon = () => { clearTimeout(waiting); waiting = setTimeout(ask, 120); };
 
+  const unset = (control, missing) => { // a missing value has no place on its slider
+    const range = control.querySelector("input[type=range]");
+    if (!range) return;
+    control.classList.toggle("unset", missing);
+    if (missing) range.setAttribute("aria-valuetext", "missing");
+    else range.removeAttribute("aria-valuetext");
+  };
   const set = (control, value) => { // a number, a word, or null for missing
     const own = control.querySelector("[data-own]").dataset.own;
     const text = value === null ? "" : String(value);
-    const same = control.dataset.kind === "number" ? text === "" ? own === "" : own !== "" && Number(own) === Number(text) : text === own;
+    const same = control.dataset.kind !== "choice" ? text === "" ? own === "" : own !== "" && Number(own) === Number(text) : text === own;
     if (same) moved.delete(control.dataset.column);
     else moved.set(control.dataset.column, value);
     control.classList.toggle("moved", !same);
+    unset(control, value === null);
     soon();
   };
   for (const control of controls) {
     const select = control.querySelector("select");
     if (select) {
-      select.addEventListener("change", () => set(control, select.value === "" ? null : select.value));
+      select.addEventListener("change", () => set(control, select.value === "" ? null
+        : control.dataset.kind === "yes-no" ? Number(select.value) : select.value));
       continue;
     }
     const [range, number] = ["range", "number"].map(kind => control.querySelector(`input[type=${kind}]`));
@@ -118,8 +121,9 @@
     const held = control.querySelector("[data-own]");
     const own = held.dataset.own;
     for (const input of control.querySelectorAll("input")) {
-      input.value = own !== "" || input.type === "number" ? own : String((Number(input.min) + Number(input.max)) / 2);
+      input.value = own !== "" || input.type === "number" ? own : input.min;
     }
+    unset(control, own === "");
     if (held.tagName === "SELECT") held.value = own;
     control.classList.remove("moved");
   };

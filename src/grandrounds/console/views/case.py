@@ -14,10 +14,13 @@ from grandrounds.analysis.case.case_page import (
     Scale,
     case_figure,
     case_title,
+    decision_of,
     decision_text,
+    event_name,
     has_intervals,
     interval_text,
     missing_lines,
+    outcome_text,
     patient_name,
     percentile_text,
     points_text,
@@ -28,13 +31,14 @@ from grandrounds.analysis.case.case_page import (
     value_with_unit,
     verdict_lines,
 )
+from grandrounds.analysis.case.counterfactual import NONE as NO_CHANGE
 from grandrounds.analysis.case.image import ImageExplanation
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines
 from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients, Reliability
 from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.cases.what_if import Control, controls, parse_values
+from grandrounds.console.cases.what_if import Control, controls, list_candidates, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.case_shapes import CaseCard, CaseShape, case_card, case_shapes
 from grandrounds.console.views.runs import RunLine, run_line
@@ -51,6 +55,8 @@ ABOUT = (
     "It shows how the model responds to other values. It is not a treatment effect. Values that change together in real "
     "patients change here one at a time."
 )
+MAX_CHANGES = 2
+"""Changes of the decision that are shown."""
 _SAME = 1e-9
 MIN_ROWS = 30
 """Test rows in a risk band that are needed to judge calibration there."""
@@ -86,6 +92,7 @@ class ReasonLine(BaseModel):
     interval: str
     odds_ratio: float | None
     points: str
+    size: float = 0.0  # of the change of risk, in points
 
 
 class Remark(BaseModel):
@@ -95,13 +102,30 @@ class Remark(BaseModel):
     kind: str
 
 
+class Similar(BaseModel):
+    """The patients of this hospital most like one of them. `said`: their outcomes as a sentence, or why there are none."""
+
+    said: str
+    n: int = 0
+    events: int = 0
+
+
 class CaseView(BaseModel):
-    """A patient's page. `name`: for the heading; `record`: as `rounds explain --case N --json` prints it."""
+    """A patient's page.
+
+    `name`: for the heading; `event`: the event that the risk is of; `changes`: single values that would change the decision;
+    `largest`: the largest change of risk, in points; `record`: as `rounds explain --case N --json` prints it.
+    """
 
     title: str
     name: str
+    event: str
     decision: str
+    outcome: str
     missing: list[str]
+    similar: Similar
+    changes: list[str]
+    largest: float
     private: str
     risk_word: str
     risk_interval: str
@@ -126,6 +150,7 @@ class ReasonChange(BaseModel):
     """The contribution of a column before and after; `change` is the difference."""
 
     column: str
+    label: str
     value: str
     value_after: str
     before: float
@@ -150,17 +175,23 @@ class WhatIf(BaseModel):
 
 def view(patients: Patients, number: int) -> CaseView:
     case = explain_table_case(patients, number)
+    changeable = controls(patients, case)
     return CaseView(
         title=case_title(case),
         name=patient_name(case),
+        event=event_name(case),
         decision=decision_text(case),
+        outcome=outcome_text(case),
         missing=missing_lines(case),
+        similar=similar(patients, case),
+        changes=_changes(patients, case, changeable),
+        largest=max((abs(a.points) for a in case.attributions if a.points is not None), default=0.0),
         private=PRIVATE,
         risk_word=risk_name(case),
         risk_interval=risk_interval_text(case),
         has_intervals=has_intervals(case),
         part=PARTS.get(case.part or "", "new patient"),
-        band=band(patients.reliability, case.probability, event=case.event),
+        band=band(patients.reliability, case.probability, event=event_name(case)),
         amplifiers=[_line(r, data_set(patients)) for r in case.amplifiers],
         mitigators=[_line(r, data_set(patients)) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
@@ -170,10 +201,31 @@ def view(patients: Patients, number: int) -> CaseView:
         reading=reading_guide(case),
         shapes=case_shapes(patients, case),
         card=case_card(patients, case),
-        controls=controls(patients, case),
+        controls=changeable,
         about_what_if=ABOUT,
         record=case.to_dict(),
     )
+
+
+def similar(patients: Patients, case: CaseExplanation) -> Similar:
+    """Count the outcomes of this hospital's patients that are most like one of them.
+
+    Args:
+        patients: The patients of this hospital.
+        case: The explanation of the patient.
+    """
+    found = patients.find_similar(case)
+    if found is None:
+        return Similar(said=f"{patients.site} has too few patients with a known outcome to show similar ones.")
+    return Similar(said=found.sentence, n=found.n, events=found.events)
+
+
+def _changes(patients: Patients, case: CaseExplanation, changeable: list[Control]) -> list[str]:
+    """Write the smallest single changes that give the other decision; nothing with three classes or more."""
+    if len(case.classes) != 2:
+        return []
+    found = patients.find_counterfactuals(case, list_candidates(changeable))
+    return [change.sentence for change in found[:MAX_CHANGES]] or [NO_CHANGE]
 
 
 def figure(patients: Patients, number: int, figure_name: str, *, scale: Scale = "risk") -> Figure:
@@ -206,13 +258,13 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
             "not compared.",
         )
     return WhatIf(
-        event=before.event,
+        event=event_name(before),
         before=before.probability,
         after=risk,
         points=100 * (risk - before.probability),
-        decision_before=before.decision,
-        decision_after=after.decision,
-        band=band(patients.reliability, after.probability, event=after.event),
+        decision_before=decision_text(before),
+        decision_after=decision_of(before, after.decision),
+        band=band(patients.reliability, after.probability, event=event_name(after)),
         reasons=reasons,
         notes=notes,
         about=ABOUT,
@@ -234,6 +286,7 @@ def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[ReasonC
     moves = [
         ReasonChange(
             column=now.column,
+            label=column_label(now.column, before.source).name,
             value=value_text(then[now.column]),
             value_after=value_text(now),
             before=then[now.column].contribution,
@@ -267,6 +320,7 @@ def _line(reason: Attribution, data: str | None) -> ReasonLine:
         interval=interval_text(reason),
         odds_ratio=reason.odds_ratio,
         points=points_text(reason),
+        size=abs(reason.points or 0.0),
     )
 
 
@@ -359,16 +413,17 @@ def band(reliability: Reliability, risk: float, *, event: str) -> Band | None:
     low, high = (float(edge) for edge in reliability["edges"][k : k + 2])
     rows = round(float(count[k] or 0))
     top = reliability.get("of") == TOP_CLASS
+    where = reliability.get("sites", "all sites")
     between = f"between {_percent(low)} and {_percent(high)}"
     who = f"whose predicted class had a probability {between}" if top else f"whose risk of {event} was {between}"
     if not rows:
-        sentence = f"No test patient of any site was one {who}, so calibration here is unknown."
+        sentence = f"No test patient of {where} was one {who}, so calibration here is unknown."
         return Band(low=low, high=high, rows=0, share=None, share_low=None, share_high=None, said=sentence, verdict="")
     share, mean = float(reliability["outcome"][k]), float(reliability["confidence"][k])
     ends = interval(round(share * rows), rows)
     happened = "the prediction was correct for" if top else "the event occurred in"
     within = f"(95% CI {ends[0]:.1%} to {ends[1]:.1%})"
-    sentence = f"Of {rows:,} test patients of all sites {who}, {happened} {share:.1%} {within}."
+    sentence = f"Of {rows:,} test patients of {where} {who}, {happened} {share:.1%} {within}."
     return Band(
         low=low,
         high=high,

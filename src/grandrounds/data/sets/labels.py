@@ -57,3 +57,13 @@ def column_label(column: str, data: str | None = None) -> ColumnLabel:
     """
     known = _LABELS.get(data or "", {})
     return known.get(column) or ColumnLabel(column.replace("_", " "))
+
+
+def is_known(column: str, data: str | None) -> bool:
+    """Tell whether the catalog has a clinical name for a column.
+
+    Args:
+        column: The column's name in the table.
+        data: The name of its data set in the catalog.
+    """
+    return column in _LABELS.get(data or "", {})
