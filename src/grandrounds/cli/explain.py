@@ -388,7 +388,8 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
             value = styled(value_with_unit(r, case.source), (" (imputed)" if r.imputed else "", "dim"))
             points = [*([interval_text(r)] if known else []), *([points_text(r)] if two else [])]
             number = styled((f"{r.contribution:+.3f}", colour))
-            table.add_row(f"  {column_label(r.column, case.source).name}", value, *([percentile_text(r)] if has_percentiles else []), number, *points)
+            label = f"  {column_label(r.column, case.source).name}"
+            table.add_row(label, value, *([percentile_text(r)] if has_percentiles else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
         table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
