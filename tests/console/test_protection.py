@@ -27,7 +27,8 @@ OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback", "/static/plotly.mi
 GOVERNANCE = {Role.BOARD, Role.APPROVER, Role.AUDITOR}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": GOVERNANCE, "/privacy": GOVERNANCE, "/board": GOVERNANCE}
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
-POSTED = {"/api/case/patients", "/api/case/what-if"}
+_PATIENTS = "/api/v1/cases/runs/{run}/patients"
+POSTED = {"/api/case/patients", "/api/case/what-if", _PATIENTS, f"{_PATIENTS}/{{case}}/what-if"}
 """Questions that hold a patient's name or values, which do not belong in an address."""
 ASKS = {"run": "plain", "round": "1", "site": "a", "figure": "curves", "once": "true", "case": "1", "row": "1"}
 
@@ -39,7 +40,7 @@ def routes(where) -> list[APIRoute]:
 
 
 def area(path: str) -> set[Role]:
-    inside = path.removeprefix("/api")
+    inside = path.removeprefix("/api").removeprefix("/v1")
     return next((set(roles) for start, roles in OF.items() if inside.startswith(start)), set(Role))
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
 from grandrounds.console.access_log import AccessLogFault
+from grandrounds.console.api.description import describe_api
+from grandrounds.console.api.resources import RETRY_SECONDS, ROOT
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth import sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
+from grandrounds.console.cache import StillComputing
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
-from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError, visible
 from grandrounds.report.figure import script_file
 
 
@@ -43,7 +46,7 @@ def create_app(app_state: AppState) -> FastAPI:
     app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.openapi = lambda: _describe_api(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
@@ -51,33 +54,19 @@ def create_app(app_state: AppState) -> FastAPI:
 
 def _routes() -> list[Any]:
     from grandrounds.console import api, routes
+    from grandrounds.console.api.cases import resources as case_resources
     from grandrounds.console.cases import routes as cases
 
-    described = [api.session_router, api.router, cases.api_router, api.compare_router, api.audit_router]
-    described += [api.privacy_router, api.live_router]
+    resources = (*api.RESOURCES, case_resources)
+    described = [*(r.router for r in resources), *(r.old_router for r in api.RESOURCES), cases.api_router]
     return [*described, routes.router, cases.router]
 
 
-def _describe_api(app: FastAPI) -> dict[str, Any]:
-    """Describe the API in OpenAPI, with both authentication schemes."""
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """Describe the API once."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         app_state: AppState = app.state.console
-        schema.setdefault("components", {})["securitySchemes"] = {
-            "token": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "A token of `rounds console users add --token`.",
-            },
-            "session": {
-                "type": "apiKey",
-                "in": "cookie",
-                "name": app_state.session_cookie,
-                "description": "A signed-in browser.",
-            },
-        }
-        schema["security"] = [{"token": []}, {"session": []}]
-        app.openapi_schema = schema
+        app.openapi_schema = describe_api(app, session_cookie=app_state.session_cookie)
     return app.openapi_schema
 
 
@@ -99,30 +88,72 @@ def _plotly(request: Request) -> Response:
     return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
+CODES = {
+    401: "not-signed-in",
+    403: "no-access",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "request-too-large",
+    422: "invalid-request",
+    425: "still-computing",
+    429: "too-many-requests",
+}
+"""Codes of errors that have none of their own."""
+
+
 async def _handle_error(request: Request, e: Exception) -> Response:
     """Answer an HTTP error: JSON for the API, an error page for browsers, the sign-in form for anonymous users."""
     assert isinstance(e, StarletteHTTPException)
+    return _refuse(request, e.status_code, str(e.detail), headers=e.headers)
+
+
+def _refuse(
+    request: Request, status: int, sentence: str, *, code: str = "", headers: Mapping[str, str] | None = None
+) -> Response:
     if request.url.path.startswith("/api"):
-        return JSONResponse({"error": str(e.detail)}, e.status_code, headers=e.headers)
-    if e.status_code == 401:
+        return JSONResponse({"error": sentence, "code": code or CODES.get(status, "refused")}, status, headers=headers)
+    if status == 401:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(link("/sign-in", next=target), 303)
-    return render_page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
+    return render_page(request, "fault.html", status=status, code=status, said=sentence)
 
 
 def _handler_for(status: int) -> Any:
     async def handler(request: Request, e: Exception) -> Response:
-        sentence = (
-            "the address is incomplete or invalid" if isinstance(e, RequestValidationError | TooLarge) else str(e)
-        )
-        return await _handle_error(request, StarletteHTTPException(status, sentence))
+        if isinstance(e, BadInput) and e.code == CODES[425] and request.url.path.startswith(ROOT):
+            return await _handle_computing(request, e)
+        sentence = "the request is too large" if isinstance(e, TooLarge) else str(e)
+        return _refuse(request, status, sentence, code=getattr(e, "code", ""))
 
     return handler
 
 
+async def _handle_invalid(request: Request, e: Exception) -> Response:
+    """Name the parameter that is missing or invalid, without its value."""
+    assert isinstance(e, RequestValidationError)
+    first = next(iter(e.errors()), None)
+    if first is None:
+        return _refuse(request, 422, "the address is incomplete or invalid")
+    place, *names = [str(part) for part in first["loc"]]
+    subject = f"parameter '{visible(names[0])[:80]}'" if names and place != "body" else "the body"
+    fault = "is missing" if first["type"] == "missing" else f"is invalid: {first['msg']}"
+    return _refuse(
+        request, 422, f"{subject} {fault}" if place == "body" else f"the address is invalid: {subject} {fault}"
+    )
+
+
+async def _handle_computing(request: Request, e: Exception) -> Response:
+    """Ask the client to come again: 202 under /api/v1, 425 at deprecated paths."""
+    sentence = "the result is still being computed: try again in a moment"
+    if not request.url.path.startswith(ROOT):
+        return _refuse(request, 425, sentence)
+    return JSONResponse({"state": "computing", "detail": sentence}, 202, headers={"retry-after": str(RETRY_SECONDS)})
+
+
 _HANDLERS: dict[Any, Any] = {
     StarletteHTTPException: _handle_error,
-    RequestValidationError: _handler_for(422),
+    RequestValidationError: _handle_invalid,
+    StillComputing: _handle_computing,
     TooLarge: _handler_for(413),
     NotFound: _handler_for(404),
     Unreadable: _handler_for(422),

@@ -1,25 +1,38 @@
-"""The API of the console: JSON under /api, one module a resource. Routes of patients are in `cases.routes`."""
+"""The API of the console: JSON under /api/v1, one module a subject. Patients' routes are defined in `cases.routes`."""
 
-from grandrounds.console.api.audit import router as audit_router
-from grandrounds.console.api.comparisons import router as compare_router
+from grandrounds.console.api import (
+    audit,
+    comparisons,
+    live,
+    models,
+    privacy,
+    rounds,
+    run_files,
+    run_tables,
+    runs,
+    session,
+)
 from grandrounds.console.api.live import STREAMS_BY_SESSION
-from grandrounds.console.api.live import router as live_router
 from grandrounds.console.api.parameters import (
-    REFUSED,
     ComparisonName,
     Name,
-    Responses,
     RoundNumber,
     RunName,
     RunNames,
     WithdrawnModel,
 )
-from grandrounds.console.api.privacy import router as privacy_router
-from grandrounds.console.api.runs import router
-from grandrounds.console.api.session import router as session_router
+from grandrounds.console.api.resources import REFUSED, Responses
+
+RESOURCES = (
+    *(runs.resources, rounds.resources, models.resources, run_files.resources, run_tables.resources),
+    *(comparisons.resources, audit.resources, privacy.resources, live.resources, session.resources),
+)
+"""All resources but those of patients, in the order of the description."""
+audit_router, privacy_router = audit.resources.old_router, privacy.resources.old_router
 
 __all__ = [
     "REFUSED",
+    "RESOURCES",
     "STREAMS_BY_SESSION",
     "ComparisonName",
     "Name",
@@ -29,9 +42,5 @@ __all__ = [
     "RunNames",
     "WithdrawnModel",
     "audit_router",
-    "compare_router",
-    "live_router",
     "privacy_router",
-    "router",
-    "session_router",
 ]

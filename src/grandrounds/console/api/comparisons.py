@@ -1,13 +1,14 @@
-"""Comparisons of runs, saved ones and published studies."""
+"""Comparisons of runs: saved ones, of any runs, and published studies."""
 
 from __future__ import annotations
 
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
-from grandrounds.console.api.parameters import REFUSED, ComparisonName, Name, RunNames
+from grandrounds.console.api.parameters import FIGURE, ComparisonName, FigureName, Name, RunNames
+from grandrounds.console.api.resources import Resources
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
@@ -17,31 +18,32 @@ from grandrounds.console.views.compare import Choice, ComparisonView
 from grandrounds.console.views.published import StudyView, load_study
 from grandrounds.core.errors import BadInput
 
-router = APIRouter(prefix="/api/compare", responses=REFUSED)
+resources = Resources("comparisons", old="/compare")
 Comparer = Annotated[CurrentUser, require_area(Area.COMPARE)]
 Axis = Annotated[str, Query(max_length=80, description="A metric from `axes`.")]
 
 
-@router.get("/choices", summary="Saved comparisons and reproductions")
+@resources.get("/comparisons", old="/choices", summary="Saved comparisons and reproductions")
 def choices(request: Request, who: Comparer) -> Choice:
     return compare_view.choices(get_state(request).run_index)
 
 
-@router.get("", summary="A comparison of runs")
+@resources.get("/compared-runs", old="", summary="A comparison of the runs that the query names")
 def compared(request: Request, who: Comparer, run: RunNames = [], comparison: ComparisonName = None) -> ComparisonView:  # noqa: B006
     return compare_view.compare_runs(get_state(request).run_index, run, comparison)
 
 
-@router.get("/study", summary="Published results and reproduced results of a study")
-def study(request: Request, who: Comparer, study: Name) -> StudyView:
-    return load_study(find_comparisons(get_state(request).run_index), study)
-
-
-@router.get("/figure", name="figure", summary="A figure of a comparison as Plotly's data and layout")
+@resources.get(
+    "/compared-runs/figures/{figure}",
+    old="/figure",
+    summary="A figure of a comparison as Plotly's data and layout",
+    responses=FIGURE,
+    response_model=None,
+)
 def comparison_figure(
     request: Request,
     who: Comparer,
-    figure: Annotated[str, Query(max_length=80)],
+    figure: FigureName,
     run: RunNames = [],  # noqa: B006
     runs: Annotated[str | None, Query(max_length=65536, description="Runs as a JSON list.")] = None,
     comparison: ComparisonName = None,
@@ -61,3 +63,32 @@ def _parse_names(text: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise BadInput("runs must be a JSON list of names", code="invalid-request")
     return names
+
+
+SavedComparison = Annotated[str, Query(description="A comparison. In a path, `/` is written as `~`.", max_length=1024)]
+
+
+@resources.get("/comparisons/{comparison}", summary="A saved comparison")
+def saved_comparison(request: Request, who: Comparer, comparison: SavedComparison) -> ComparisonView:
+    return compare_view.compare_runs(get_state(request).run_index, [], comparison)
+
+
+@resources.get(
+    "/comparisons/{comparison}/figures/{figure}",
+    summary="A figure of a saved comparison as Plotly's data and layout",
+    responses=FIGURE,
+    response_model=None,
+)
+def saved_figure(
+    request: Request, who: Comparer, comparison: SavedComparison, figure: FigureName, x: Axis = "", y: Axis = ""
+) -> dict[str, object]:
+    return compare_view.figure(get_state(request).run_index, figure, [], comparison, x=x, y=y)
+
+
+@resources.get("/studies/{study}", old="/study", summary="Published results and reproduced results of a study")
+def study(
+    request: Request,
+    who: Comparer,
+    study: Annotated[Name, Query(description="A study. In a path, `/` is written as `~`.")],
+) -> StudyView:
+    return load_study(find_comparisons(get_state(request).run_index), study)

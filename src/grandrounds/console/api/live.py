@@ -6,20 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import HTTPException, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from grandrounds.console.api.parameters import REFUSED
+from grandrounds.console.api.parameters import Viewer
+from grandrounds.console.api.resources import Resources
 from grandrounds.console.app_state import AppState, get_state
-from grandrounds.console.auth.access import CurrentUser, is_signed_in, require_area
-from grandrounds.console.auth.users import Area
+from grandrounds.console.auth.access import is_signed_in
 from grandrounds.console.run_index import UNREADABLE
 from grandrounds.console.views.runs import run_lines
 
-router = APIRouter(prefix="/api", responses=REFUSED)
+resources = Resources("live", tagged=False)
 STREAM_INTERVAL = 1.0
 """Seconds between two scans of the folders."""
 STREAM_SECONDS = 600.0
@@ -28,15 +28,19 @@ STREAMS_BY_SESSION, STREAMS_BY_USER, MOST_STREAMS = 6, 24, 240
 """Maximum number of streams: per session (browsers limit connections per host), per user, and in total."""
 
 
-@router.get(
+@resources.get(
     "/live",
+    old="/live",
     summary="Progress of runs, as server-sent events",
     response_class=StreamingResponse,
-    responses={**REFUSED, 200: {"content": {"text/event-stream": {}}}},
+    responses={
+        200: {
+            "description": "Events `runs`: a JSON object of changed states by run.",
+            "content": {"text/event-stream": {}},
+        }
+    },
 )
-async def live(
-    request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], once: bool = False
-) -> StreamingResponse:
+async def live(request: Request, who: Viewer, once: bool = False) -> StreamingResponse:
     """Follow runs. `once`: send the present state, and no more."""
     app_state = get_state(request)
     mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)

@@ -1,25 +1,38 @@
-"""Parameters and responses that several resources share."""
+"""Parameters that several resources and pages share."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query
-from pydantic import StringConstraints
+from pydantic import BaseModel, StringConstraints
 
-Responses = dict[int | str, dict[str, Any]]
-"""Responses by status, as FastAPI takes them."""
+from grandrounds.console.api.resources import Responses
+from grandrounds.console.auth.access import CurrentUser, require_area
+from grandrounds.console.auth.users import Area
 
-REFUSED: Responses = {
-    401: {"description": "Not signed in."},
-    403: {"description": "This role has no access."},
-    404: {"description": "No such run, round, site or figure."},
-    422: {"description": "The request is invalid, or the run is damaged."},
-    429: {"description": "Too many wrong tokens from this address."},
-}
 Name = Annotated[str, StringConstraints(max_length=1024)]
-RunName = Annotated[str, Query(description="A run's name, as /api/runs has it.", max_length=1024)]
-RunNames = Annotated[list[Name], Query(description="Runs' names, as /api/runs has them.", max_length=200)]
-ComparisonName = Annotated[Name | None, Query(description="A comparison's name, as /api/compare/choices has it.")]
-RoundNumber = Annotated[int, Query(ge=1, le=10**9)]
+RunName = Annotated[
+    str, Query(description="A run. In a path, its `id`: the name with `/` written as `~`.", max_length=1024)
+]
+RunNames = Annotated[list[Name], Query(description="Runs' names, as /api/v1/runs has them.", max_length=200)]
+ComparisonName = Annotated[
+    str | None, Query(description="A comparison's name, as /api/v1/comparisons has it.", max_length=1024)
+]
+SiteName = Annotated[str, Query(description="A site. In a path, `/` is written as `~`.", max_length=1024)]
+ColumnName = Annotated[str, Query(description="A column. In a path, `/` is written as `~`.", max_length=1024)]
+FigureName = Annotated[str, Query(description="A figure's name, as the list of figures has it.", max_length=80)]
+RoundNumber = Annotated[int, Query(description="A round, from 1.", ge=1, le=10**9)]
 WithdrawnModel = Annotated[bool, Query(description="Show the model although a site withdrew from the run.")]
+Viewer = Annotated[CurrentUser, require_area(Area.RUNS)]
+
+
+class PlotlyFigure(BaseModel):
+    """A figure as Plotly reads it: `Plotly.newPlot(element, data, layout)`."""
+
+    data: list[dict[str, object]]
+    layout: dict[str, object]
+
+
+FIGURE: Responses = {200: {"description": "Plotly's data and layout.", "model": PlotlyFigure}}
+"""The answer of routes that draw a figure; what they draw is not validated again."""

@@ -1,136 +1,246 @@
-"""Runs: scores, sites, subgroups, figures, rounds, shapes and the risk card."""
+"""Runs: the list by pages, one run, its sites, subgroups, tables, figures and watches."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
-from grandrounds.console.api.parameters import REFUSED, RoundNumber, RunName, WithdrawnModel
+from grandrounds.console.api.parameters import (
+    FIGURE,
+    FigureName,
+    RoundNumber,
+    RunName,
+    SiteName,
+    Viewer,
+    WithdrawnModel,
+)
+from grandrounds.console.api.resources import ROOT, Resources, to_id
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import CurrentUser, require_area
-from grandrounds.console.auth.users import Area
+from grandrounds.console.render import link
+from grandrounds.console.run_index import NotFound, RunEntry
 from grandrounds.console.views import estimates as estimates_view
-from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
-from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views import watch as watch_view
 from grandrounds.console.views.estimates import EstimatesView, TableView
 from grandrounds.console.views.runs import RunLine, run_lines
 
-router = APIRouter(prefix="/api", responses=REFUSED)
-Viewer = Annotated[CurrentUser, require_area(Area.RUNS)]
+MOST = 500
+"""Runs of a page."""
+State = Literal["", "finished", "running", "stopped", "failed", "interrupted", "unreadable"]
+Sort = Literal["newest", "oldest", "name", "auroc"]
+resources = Resources("runs")
 
 
-@router.get("/runs", summary="All runs, the newest first")
-def runs(request: Request, who: Viewer) -> list[RunLine]:
+class RunItem(RunLine):
+    """A run of the list. `id`: its name in paths; `url`: its resource; `changed_at`: `changed` in RFC 3339."""
+
+    id: str
+    url: str
+    changed_at: str
+
+
+class RunPage(BaseModel):
+    """A page of runs. `total`: runs that fit the search; `pages`: pages that they fill."""
+
+    runs: list[RunItem]
+    total: int
+    page: int
+    pages: int
+    limit: int
+
+
+class RunResource(run_view.RunHead):
+    """One run. `changed`: seconds since 1970 of its last change, and as text in RFC 3339; `links`: its resources."""
+
+    id: str
+    state: str
+    changed: float
+    changed_at: str
+    links: dict[str, str]
+
+
+LINKED = (
+    *("sites", "subgroups", "groups", "rounds", "figures", "estimates", "tables", "shapes", "card", "watch", "summary"),
+    *("experiment", "report", "report.pdf", "sites.csv", "subgroups.csv", "rounds.csv", "weights.csv", "metrics.csv"),
+)
+PAGED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "headers": {
+            "Link": {"description": "RFC 8288: first, prev, next and last page.", "schema": {"type": "string"}},
+        }
+    }
+}
+
+
+@resources.get("/runs", summary="Runs by pages, the newest first", responses=PAGED)
+def list_runs(
+    request: Request,
+    response: Response,
+    who: Viewer,
+    q: Annotated[str, Query(description="Words that the name, data, method or model contains.", max_length=200)] = "",
+    state: Annotated[State, Query(description="Runs in this state alone.")] = "",
+    sort: Annotated[Sort, Query(description="`auroc`: the highest first.")] = "newest",
+    page: Annotated[int, Query(description="A page, from 1.", ge=1, le=10**6)] = 1,
+    limit: Annotated[int, Query(description="Runs of a page.", ge=1, le=MOST)] = 50,
+) -> RunPage:
+    """List runs. The header Link has the addresses of the first, previous, next and last page."""
+    lines = [line for line in run_lines(get_state(request).run_index) if _fits(line, q, state)]
+    lines = _ordered(lines, sort)
+    pages = max(1, -(-len(lines) // limit))
+    response.headers["link"] = _page_links(request, page, pages)
+    shown = [_item(line) for line in lines[(page - 1) * limit : page * limit]]
+    return RunPage(runs=shown, total=len(lines), page=page, pages=pages, limit=limit)
+
+
+def _fits(line: RunLine, q: str, state: str) -> bool:
+    text = f"{line.name} {line.data} {line.method} {line.model}".casefold()
+    return (not state or line.state == state) and all(word in text for word in q.casefold().split())
+
+
+def _ordered(lines: list[RunLine], sort: Sort) -> list[RunLine]:
+    """Order lines that are the newest first."""
+    if sort == "oldest":
+        return lines[::-1]
+    if sort == "name":
+        return sorted(lines, key=lambda line: line.name)
+    if sort == "auroc":
+        return sorted(lines, key=lambda line: -(line.metrics.get("auroc") or 0.0))
+    return lines
+
+
+def _page_links(request: Request, page: int, pages: int) -> str:
+    """Write the header Link with the addresses of other pages, with the search of this one."""
+    search = {name: value for name, value in request.query_params.items() if name in ("q", "state", "sort", "limit")}
+    others = {"first": 1, "prev": min(page - 1, pages), "next": page + 1, "last": pages}
+    return ", ".join(
+        f'<{link(request.url.path, **search, page=number)}>; rel="{relation}"'
+        for relation, number in others.items()
+        if 1 <= number <= pages
+    )
+
+
+def _item(line: RunLine) -> RunItem:
+    return RunItem(
+        **line.model_dump(),
+        id=to_id(line.name),
+        url=f"{ROOT}/runs/{to_id(line.name)}",
+        changed_at=_moment(line.changed),
+    )
+
+
+def _moment(seconds: float) -> str:
+    """Write a time in RFC 3339."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+@resources.old_router.get("/runs", summary="All runs, the newest first")
+def all_runs(request: Request, who: Viewer) -> list[RunLine]:
     return run_lines(get_state(request).run_index)
 
 
-@router.get("/run", summary="One run: final scores and the figures that it has")
-def one_run(request: Request, who: Viewer, run: RunName) -> run_view.RunHead:
-    return run_view.head(get_state(request).run_index, run)
+@resources.get("/runs/{run}", old="/run", summary="One run: final scores and the figures that it has")
+def one_run(request: Request, who: Viewer, run: RunName) -> RunResource:
+    run_index = get_state(request).run_index
+    entry, changed = run_index.get(run), _changed(run_index.get(run))
+    return RunResource(
+        **run_view.head(run_index, run).model_dump(),
+        id=to_id(run),
+        state=entry.state,
+        changed=changed,
+        changed_at=_moment(changed),
+        links={name: f"{ROOT}/runs/{to_id(run)}/{name}" for name in LINKED},
+    )
 
 
-@router.get("/run/sites", summary="The sites of a finished run, the lowest AUROC first")
+def _changed(entry: RunEntry) -> float:
+    return max(written for written, _ in entry.stamp()) / 1e9
+
+
+@resources.get("/runs/{run}/sites", old="/run/sites", summary="The sites of a finished run, the lowest AUROC first")
 def sites(request: Request, who: Viewer, run: RunName) -> list[run_view.SiteLine]:
     return run_view.site_lines(get_state(request).run_index, run)
 
 
-@router.get("/run/subgroups", summary="The subgroups of a finished run, with 95% intervals")
+@resources.get("/runs/{run}/sites/{site}", summary="One site of a finished run")
+def one_site(request: Request, who: Viewer, run: RunName, site: SiteName) -> run_view.SiteLine:
+    for line in run_view.site_lines(get_state(request).run_index, run):
+        if line.site == site:
+            return line
+    raise NotFound(f"run '{run[:200]}' has no scores of a site '{site[:80]}'", code="unknown-site")
+
+
+@resources.get(
+    "/runs/{run}/subgroups", old="/run/subgroups", summary="The subgroups of a finished run, with 95% intervals"
+)
 def subgroups(request: Request, who: Viewer, run: RunName) -> list[run_view.GroupLine]:
     return run_view.group_lines(get_state(request).run_index, run)
 
 
-@router.get(
-    "/run/groups", summary="Groups of patients of a finished run: figures, gaps and a correction by group, as text"
+@resources.get(
+    "/runs/{run}/groups",
+    old="/run/groups",
+    summary="Groups of patients of a finished run: figures, gaps and a correction by group, as text",
 )
 def groups(request: Request, who: Viewer, run: RunName) -> list[TableView]:
     return estimates_view.groups(get_state(request).run_index, run)
 
 
-@router.get("/run/estimates", summary="The estimates of a finished run; null for a run without them")
+@resources.get(
+    "/runs/{run}/estimates",
+    old="/run/estimates",
+    summary="The estimates of a finished run; null for a run without them",
+)
 def estimates(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> EstimatesView | None:
     get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return estimates_view.estimates(get_state(request).run_index, run)
 
 
-@router.get("/run/tables", summary="Table 1, survival and deployed models of a finished run, as text")
+@resources.get(
+    "/runs/{run}/tables",
+    old="/run/tables",
+    summary="Table 1, survival and deployed models of a finished run, as text",
+)
 def tables(request: Request, who: Viewer, run: RunName) -> list[TableView]:
     return estimates_view.tables(get_state(request).run_index, run)
 
 
-@router.get(
-    "/run/shapes", summary="The shapes of an additive model, the most important column first; null without them"
+@resources.get("/runs/{run}/figures", summary="The figures that a run has")
+def figures(request: Request, who: Viewer, run: RunName) -> list[run_view.FigurePlace]:
+    return run_view.head(get_state(request).run_index, run).figures
+
+
+@resources.get(
+    "/runs/{run}/figures/{figure}",
+    old="/run/figure",
+    summary="A figure as Plotly's data and layout",
+    responses=FIGURE,
+    response_model=None,
 )
-def shapes(
-    request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False
-) -> shapes_view.ShapesView | None:
-    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
-    return shapes_view.shapes(get_state(request).run_index, run)
-
-
-@router.get("/run/shape", summary="The shape of one column as Plotly's data and layout")
-def shape(
-    request: Request,
-    who: Viewer,
-    run: RunName,
-    column: Annotated[str, Query(max_length=1024)],
-    withdrawn: WithdrawnModel = False,
-) -> dict[str, object]:
-    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
-    return shapes_view.figure(get_state(request).run_index, run, column)
-
-
-@router.get(
-    "/run/card", summary="The risk card of a run: terms with points, and the risk of each total; null without one"
-)
-def risk_card(
-    request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False
-) -> risk_card_view.RiskCardView | None:
-    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
-    return risk_card_view.risk_card(get_state(request).run_index, run)
-
-
-@router.get("/run/card/nomogram", summary="The nomogram of a risk card as SVG", response_class=Response)
-def nomogram(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
-    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
-    return Response(risk_card_view.drawing(get_state(request).run_index, run), media_type="image/svg+xml")
-
-
-@router.get("/run/figure", summary="A figure as Plotly's data and layout")
 def figure(
-    request: Request,
-    who: Viewer,
-    run: RunName,
-    figure: Annotated[str, Query(max_length=80)],
-    round: RoundNumber | None = None,
+    request: Request, who: Viewer, run: RunName, figure: FigureName, round: RoundNumber | None = None
 ) -> dict[str, object]:
     return run_view.figure(get_state(request).run_index, run, figure, round=round)
 
 
-@router.get(
-    "/run/watch", summary="Watches of the model at sites whose folder is at hand: alarms, checks, state of the record"
+@resources.get(
+    "/runs/{run}/watch",
+    old="/run/watch",
+    summary="Watches of the model at sites whose folder is at hand: alarms, checks, state of the record",
 )
 def watches(request: Request, who: Viewer, run: RunName) -> list[watch_view.WatchView]:
     return watch_view.watches(get_state(request).run_index, run)
 
 
-@router.get("/run/watch/figure", summary="The evidence of a site's watch over patients as Plotly's data and layout")
-def watch_figure(
-    request: Request, who: Viewer, run: RunName, site: Annotated[str, Query(max_length=1024)]
-) -> dict[str, object]:
+@resources.get(
+    "/runs/{run}/watch/{site}/figure",
+    old="/run/watch/figure",
+    summary="The evidence of a site's watch over patients as Plotly's data and layout",
+    responses=FIGURE,
+    response_model=None,
+)
+def watch_figure(request: Request, who: Viewer, run: RunName, site: SiteName) -> dict[str, object]:
     return watch_view.figure(get_state(request).run_index, run, site)
-
-
-@router.get("/run/round", summary="A round's decision: weights, signals, missing sites")
-def one_round(request: Request, who: Viewer, run: RunName, round: RoundNumber) -> run_view.Round:
-    return run_view.one_round(get_state(request).run_index, run, round)
-
-
-@router.get("/run/why", summary="An explanation of a site's weight in a round")
-def why(
-    request: Request, who: Viewer, run: RunName, round: RoundNumber, site: Annotated[str, Query(max_length=1024)]
-) -> list[str]:
-    return run_view.why(get_state(request).run_index, run, round, site)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import HTTPException, Request
 from pydantic import BaseModel
 
-from grandrounds.console.api.parameters import REFUSED
+from grandrounds.console.api.resources import Resources
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import is_signed_in, require_user
 
-router = APIRouter(prefix="/api", responses=REFUSED)
+resources = Resources("session", tagged=False)
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@resources.old_router.get("/openapi.json", include_in_schema=False)
 def openapi(request: Request) -> dict[str, object]:
     """Describe this API."""
     require_user(request)
@@ -26,7 +26,11 @@ class SessionTime(BaseModel):
     seconds: float | None
 
 
-@router.get("/session", summary="Seconds until this session ends if it is not used; this request does not count as use")
+@resources.get(
+    "/session",
+    old="/session",
+    summary="Seconds until this session ends if it is not used; this request does not count as use",
+)
 def session(request: Request) -> SessionTime:
     if not is_signed_in(request):
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})

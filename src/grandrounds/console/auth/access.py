@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -73,19 +72,22 @@ def is_signed_in(request: Request) -> bool:
 
 def require_area(area: Area) -> Any:
     """Return the dependency of a route: a signed-in user whose role may see the area."""
-    return Depends(_area_check(area))
+    return Depends(AreaCheck(area))
 
 
-def _area_check(area: Area) -> Callable[[Request], CurrentUser]:
-    def check(request: Request) -> CurrentUser:
+@dataclass(frozen=True)
+class AreaCheck:
+    """The check that a user may see an area; the description of the API reads the area of each route from it."""
+
+    area: Area
+
+    def __call__(self, request: Request) -> CurrentUser:
         who = require_user(request)
-        if not who.may_see(area):
+        if not who.may_see(self.area):
             with suppress(access_log.AccessLogFault):
-                log_access(request, access_log.REFUSED, who, area=area.value)
-            raise HTTPException(403, f"your role has no access to {area.value}")
+                log_access(request, access_log.REFUSED, who, area=self.area.value)
+            raise HTTPException(403, f"your role has no access to {self.area.value}")
         return who
-
-    return check
 
 
 def check_origin(request: Request) -> None:

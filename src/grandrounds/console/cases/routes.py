@@ -80,7 +80,8 @@ RunName = Annotated[str, Query(description="A run's name, as /api/case/runs has 
 CaseNumber = Annotated[int, Query(description="A row's number, from 1, as /api/case/patients has it.", ge=1, le=10**12)]
 
 
-api_router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"])
+api_router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"], deprecated=True)
+"""Paths of the first version; `api.cases` has the resource paths of the same functions."""
 PNG: Responses = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
 Part = Annotated[str, Query(description="train, val, test, new; empty: all.", max_length=20)]
 Verdict = Annotated[str, Query(description="near miss, missed, false alarm, right, wrong.", max_length=20)]
@@ -185,19 +186,23 @@ async def _text(request: Request) -> str:
     return body.decode("utf-8", "replace")
 
 
+VALUES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "additionalProperties": {"type": ["number", "string", "null"]}}
+            }
+        },
+    }
+}
+"""The body of a what-if, as OpenAPI describes it."""
+
+
 @api_router.post(
     "/what-if",
     summary="The prediction for other values. The body: column -> number, category, or null for no value",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"type": "object", "additionalProperties": {"type": ["number", "string", "null"]}}
-                }
-            },
-        }
-    },
+    openapi_extra=VALUES,
 )
 def what_if(
     request: Request,
