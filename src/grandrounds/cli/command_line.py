@@ -27,6 +27,7 @@ try:
         explain,
         fit,
         images,
+        models,
         predict,
         privacy,
         provision,
@@ -98,6 +99,7 @@ app.add_typer(site.app, name="site")
 server.register(app)
 app.add_typer(provision.app, name="provision")
 app.add_typer(audit.app, name="audit")
+app.add_typer(models.app, name="models")
 console.register(app)
 
 

@@ -15,7 +15,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Train": ("run", "fit", "table1", "resume", "plan", "init", "compare", "tune"),
     "Inspect": ("list", "show", "report", "explain", "console"),
     "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
-    "Trust": ("audit", "privacy", "attack", "withdraw", "dossier"),
+    "Trust": ("models", "audit", "privacy", "attack", "withdraw", "dossier"),
     "Data": ("data", "cohort", "scans", "quality"),
     "Deploy": ("provision", "server", "site"),
     "Research": ("reproduce",),
