@@ -107,7 +107,7 @@ def list_models(
         return
     table = Table()
     for name in ("model", "state", "purpose", "hospitals", "signed by", "missing"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for model in models:
         record = model.record
         hospitals = record.in_use if record.in_use else record.hospitals
