@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
+from grandrounds.console.single_flight import SingleFlight
 from grandrounds.core.errors import GrandRoundsError
 
 WORKERS, WAITING, LINES = 2, 32, 5000
@@ -30,13 +31,14 @@ class ResultCache:
     """A cache of results of one run index."""
 
     def __init__(self) -> None:
-        self._made: dict[str, OrderedDict[Hashable, tuple[object, Any]]] = {}  # by kind
+        self._made: dict[str, OrderedDict[Hashable, tuple[object, tuple[Any]]]] = {}  # by kind
         self._jobs: OrderedDict[Hashable, tuple[object, Future[Any]]] = OrderedDict()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="console")
         self._turn = threading.Lock()
+        self._flights = SingleFlight()
 
     def get_or_make(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
-        """Return a cached result; compute it if there is none or its stamp has changed.
+        """Return a cached result; compute it if there is none or its stamp has changed, once for all threads that wait.
 
         Args:
             kind: The kind of result.
@@ -48,19 +50,30 @@ class ResultCache:
         Returns:
             The result.
         """
+        cached = self._look_up(kind, key, stamp)
+        if cached is None:
+            with self._flights.turn((kind, key)):
+                cached = self._look_up(kind, key, stamp)
+                if cached is None:
+                    cached = (make(),)
+                    self._store(kind, key, stamp, cached, most)
+        return cached[0]
+
+    def _look_up(self, kind: str, key: Hashable, stamp: object) -> tuple[Any] | None:
         with self._turn:
             results = self._made.setdefault(kind, OrderedDict())
-            if key in results and results[key][0] == stamp:
-                results.move_to_end(key)
-                cached: T = results[key][1]
-                return cached
-        new = make()
+            if key not in results or results[key][0] != stamp:
+                return None
+            results.move_to_end(key)
+            return results[key][1]
+
+    def _store(self, kind: str, key: Hashable, stamp: object, new: tuple[Any], most: int) -> None:
         with self._turn:
+            results = self._made[kind]
             results[key] = (stamp, new)
             results.move_to_end(key)
             while len(results) > most:
                 results.popitem(last=False)
-        return new
 
     def compute(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
         """Compute a result in a thread, once per stamp.

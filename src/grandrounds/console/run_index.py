@@ -13,30 +13,42 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grandrounds.console.single_flight import SingleFlight
+from grandrounds.core.compact import Packer
 from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.records import RoundRecord
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.engine.journal import JournalReader
+from grandrounds.runs.explanations import without_arrays
 from grandrounds.runs.run import Run
 from grandrounds.runs.withdrawal import MARK
 
 DEEPEST = 4
 """Depth of the scan below the root: a reproduction keeps its runs in STUDY/runs/NAME."""
 LARGEST = 256 * 2**20
-"""Bytes of one file of a run that the console reads."""
+"""Bytes of one file of a run that the console reads at once. The journal of a running run is read line by line."""
+LONGEST_JOURNAL = 4 * 2**30
+"""Bytes of the journal of a running run that the console reads."""
 LOOK_SECONDS = 2.0
 """Seconds for which a scan of the folders is valid."""
-CACHED_RUNS, CACHED_LINES = 8, 5000
+CACHED_RUNS, CACHED_LINES = 8, 20_000
 """Cached runs, and cached lines of the list."""
+CACHED_BYTES = 256 * 2**20
+"""Bytes of the files of cached runs; their records need a smaller part of it in memory."""
 
 FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
-_READ = (
-    *("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json"),
-    MARK,
-)
+_JOURNAL = "checkpoint/rounds.jsonl"
+_READ = ("summary.json", "round_logs.json", "explanations.json", _JOURNAL, "checkpoint/plan.json", MARK)
+_STAMPED = (*_READ, "checkpoint/state.safetensors")
+"""Files whose changes are noticed. The state commits a round, after the journal has it."""
 T = TypeVar("T")
-_Cache = OrderedDict[str, tuple[object, dict[str, Any]]]
+Stamp = tuple[tuple[int, int], ...]
+"""Time of the last change and bytes of each file of a run."""
+_Cache = OrderedDict[str, tuple[Stamp, dict[str, Any]]]
 """Results by run: the stamp of its files, then each result by kind."""
 
 
@@ -57,13 +69,17 @@ class RunEntry:
 
     @property
     def state(self) -> str:
-        if (self.folder / "summary.json").exists():
+        if os.path.lexists(self._paths[0]):
             return FINISHED
         return RUNNING if Checkpoint(self.folder / "checkpoint").is_locked() else STOPPED
 
-    def stamp(self) -> tuple[tuple[int, int], ...]:
+    def stamp(self) -> Stamp:
         """Stamp the files that are read: the value changes when one of them does."""
-        return tuple(_facts(self.folder / name) for name in _READ)
+        return tuple(map(_facts, self._paths))
+
+    @cached_property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(f"{self.folder}/{name}" for name in _STAMPED)
 
 
 class RunIndex:
@@ -79,11 +95,19 @@ class RunIndex:
         self._looked = -LOOK_SECONDS
         self._cache: _Cache = OrderedDict()
         self._lines: _Cache = OrderedDict()
+        self._readers: OrderedDict[str, JournalReader] = OrderedDict()
         self._turn = threading.Lock()
+        self._looking = threading.Lock()
+        self._flights = SingleFlight()
 
     def runs(self) -> list[RunEntry]:
         """List all runs, the newest first."""
-        return sorted(self._all().values(), key=lambda f: (-_newest(f.folder), f.name))
+        return [entry for entry, _ in self.stamped_runs()]
+
+    def stamped_runs(self) -> list[tuple[RunEntry, Stamp]]:
+        """List all runs with the stamps of their files, the newest first."""
+        found = [(entry, entry.stamp()) for entry in self._all().values()]
+        return sorted(found, key=lambda f: (-max(written for written, _ in f[1]), f[0].name))
 
     def get(self, name: str) -> RunEntry:
         """Return a run by its name.
@@ -98,7 +122,16 @@ class RunIndex:
 
     def run(self, name: str) -> Run:
         """Open a run; its files are read once while they stay as they are."""
-        return self.get_cached(name, "run", _open_run)
+        return self.get_cached(name, "run", self._open)
+
+    def warm(self) -> None:
+        """Read the rounds that running runs have appended, so that a page does not wait for all of them."""
+        for entry in list(self._all().values()):
+            if entry.state == RUNNING:
+                try:
+                    self.run(entry.name)
+                except GrandRoundsError:
+                    continue
 
     def refuse_withdrawn(self, name: str, *, withdrawn: bool = False) -> None:
         """Refuse the model of a run from which a site withdrew.
@@ -131,46 +164,94 @@ class RunIndex:
         """
         return self._cached(self._cache, CACHED_RUNS, name, what, make)
 
-    def line(self, name: str, make: Callable[[RunEntry], T]) -> T:
-        """Return the line of a run in a list of all runs; cached like `get_cached`, for more runs."""
-        return self._cached(self._lines, CACHED_LINES, name, "line", make)
+    def line(self, name: str, make: Callable[[RunEntry], T], *, stamp: Stamp | None = None) -> T:
+        """Return the line of a run in a list of all runs; cached like `get_cached`, for more runs.
 
-    def _cached(self, cache: _Cache, most: int, name: str, kind: str, make: Callable[[RunEntry], T]) -> T:
+        Args:
+            name: The run.
+            make: Makes its line.
+            stamp: The stamp of its files, where it is known.
+        """
+        return self._cached(self._lines, CACHED_LINES, name, "line", make, stamp=stamp)
+
+    def _cached(
+        self,
+        cache: _Cache,
+        most: int,
+        name: str,
+        kind: str,
+        make: Callable[[RunEntry], T],
+        *,
+        stamp: Stamp | None = None,
+    ) -> T:
         entry = self.get(name)
-        stamp = entry.stamp()
-        with self._turn:
-            before, results = cache.get(name, (None, {}))
-            if before == stamp and kind in results:
-                cache.move_to_end(name)
-                cached: T | Unreadable = results[kind]
-                if isinstance(cached, Unreadable):
-                    raise Unreadable(str(cached), code=cached.code)
-                return cached
-        new: T | Unreadable
-        try:
-            new = _read_checked(entry, make)
-        except Unreadable as e:
-            new = e.with_traceback(None)  # an unreadable run is not read again until its files change
-        with self._turn:
-            before, results = cache.get(name, (None, {}))
-            cache[name] = (stamp, {**(results if before == stamp else {}), kind: new})
-            cache.move_to_end(name)
-            while len(cache) > most:
-                cache.popitem(last=False)
+        stamp = entry.stamp() if stamp is None else stamp
+        new: T | Unreadable | None = self._look_up(cache, name, kind, stamp)
+        if new is None:
+            with self._flights.turn((name, kind)):
+                stamp = entry.stamp()  # the files may have changed while another thread had its turn
+                new = self._look_up(cache, name, kind, stamp)
+                if new is None:
+                    try:
+                        new = _read_checked(entry, make)
+                    except Unreadable as e:
+                        new = e.with_traceback(None)  # an unreadable run is not read again until its files change
+                    self._store(cache, most, name, kind, stamp, new)
         if isinstance(new, Unreadable):
-            raise new
-        return new
+            raise Unreadable(str(new), code=new.code)
+        return new if new is not _NOTHING else None  # type: ignore[return-value]  # `make` returned None
+
+    def _look_up(self, cache: _Cache, name: str, kind: str, stamp: Stamp) -> Any:
+        """Return a cached result; None where there is none."""
+        with self._turn:
+            before, results = cache.get(name, (None, {}))
+            if before != stamp or kind not in results:
+                return None
+            cache.move_to_end(name)
+            return results[kind]
+
+    def _store(self, cache: _Cache, most: int, name: str, kind: str, stamp: Stamp, new: object) -> None:
+        with self._turn:
+            before, results = cache.get(name, (None, {}))
+            cache[name] = (stamp, {**(results if before == stamp else {}), kind: _NOTHING if new is None else new})
+            cache.move_to_end(name)
+            while len(cache) > most or (cache is self._cache and len(cache) > 1 and _bytes_of(cache) > CACHED_BYTES):
+                cache.popitem(last=False)
+
+    def _open(self, entry: RunEntry) -> Run:
+        """Open a run and read all of its files, so that damage is found here."""
+        check_files(entry)
+        run = IndexedRun(entry.folder, self._read_rounds)
+        rounds = run.rounds
+        if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
+            raise Unreadable(f"run {entry.name} is damaged: its rounds have no decisions", code="damaged-run")
+        if run.finished and not {"final", "per_site", "method", "data"} <= set(run.summary):
+            raise Unreadable(f"run {entry.name} is damaged: its summary lacks figures", code="damaged-run")
+        return run
+
+    def _read_rounds(self, folder: Path) -> list[RoundRecord]:
+        """Read the rounds of an unfinished run: those that were appended since the last time."""
+        with self._turn:
+            name = str(folder)
+            reader = self._readers.setdefault(
+                name, JournalReader(Checkpoint(folder / "checkpoint"), reduce=without_arrays)
+            )
+            self._readers.move_to_end(name)
+            while len(self._readers) > CACHED_RUNS:
+                self._readers.popitem(last=False)
+        return reader.read()
 
     def _all(self) -> dict[str, RunEntry]:
-        with self._turn:
-            if time.monotonic() - self._looked > LOOK_SECONDS:
-                self._found = {f.name: f for f in self._look(self.root, 0)}
-                self._looked = time.monotonic()
-            return self._found
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            with self._looking:
+                if time.monotonic() - self._looked > LOOK_SECONDS:
+                    self._found = {f.name: self._found.get(f.name, f) for f in self._look(self.root, 0)}
+                    self._looked = time.monotonic()
+        return self._found
 
     def _look(self, folder: Path, depth: int) -> Iterator[RunEntry]:
         """Find the run folders in and below a folder. Links are not followed."""
-        if (folder / "checkpoint").is_dir() and not (folder / "checkpoint").is_symlink():
+        if _is_folder(f"{folder}/checkpoint"):
             yield RunEntry(folder.relative_to(self.root).as_posix(), folder)
             return
         if depth == DEEPEST:
@@ -210,24 +291,42 @@ def check_files(entry: RunEntry) -> None:
     Raises:
         Unreadable: One of them is.
     """
+    finished = os.path.lexists(entry.folder / "summary.json")
     for name in _READ:
-        if not is_plain(entry.folder / name):
+        if not is_plain(entry.folder / name, largest=LONGEST_JOURNAL if name == _JOURNAL and not finished else None):
             raise Unreadable(
                 f"{name} of run {entry.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
                 code="refused-file",
             )
 
 
-def _open_run(entry: RunEntry) -> Run:
-    """Open a run and read all of its files, so that damage is found here."""
-    check_files(entry)
-    run = Run(entry.folder, trust_code=None)
-    rounds = run.rounds
-    if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
-        raise Unreadable(f"run {entry.name} is damaged: its rounds have no decisions", code="damaged-run")
-    if run.finished and not {"final", "per_site", "method", "data"} <= set(run.summary):
-        raise Unreadable(f"run {entry.name} is damaged: its summary lacks figures", code="damaged-run")
-    return run
+class IndexedRun(Run):
+    """A run whose rounds need little memory: those of an unfinished run are read as they are appended.
+
+    Args:
+        folder: The run folder.
+        read_rounds: Reads the rounds of an unfinished run.
+    """
+
+    def __init__(self, folder: Path, read_rounds: Callable[[Path], list[RoundRecord]]) -> None:
+        super().__init__(folder, trust_code=None)
+        self._read_rounds = read_rounds
+
+    @cached_property
+    def rounds(self) -> list[RoundRecord]:
+        """The record of each round, as `Run.rounds` has it."""
+        if not self.finished:
+            return self._read_rounds(self.folder)
+        packer = Packer()
+        return [packer.pack(record) for record in super().rounds]
+
+
+_NOTHING = object()
+"""A cached result that is None."""
+
+
+def _bytes_of(cache: _Cache) -> int:
+    return sum(size for stamp, _ in cache.values() for _, size in stamp)
 
 
 def _read_checked(entry: RunEntry, make: Callable[[RunEntry], T]) -> T:
@@ -241,13 +340,16 @@ def _read_checked(entry: RunEntry, make: Callable[[RunEntry], T]) -> T:
         raise Unreadable(f"run {entry.name} is damaged ({type(e).__name__})", code="damaged-run") from None
 
 
-def _facts(path: Path) -> tuple[int, int]:
+def _facts(path: str) -> tuple[int, int]:
     try:
-        s = path.lstat()
+        s = os.lstat(path)
     except OSError:
         return (0, 0)
     return (s.st_mtime_ns, s.st_size)
 
 
-def _newest(folder: Path) -> int:
-    return max(_facts(folder / name)[0] for name in _READ)
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False

@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from grandrounds.core.arrays import (
     NUMBER,
     Array,
     load,
+    load_meta,
     misfit,
     open_file,
     parse_json,
@@ -291,25 +294,52 @@ class Checkpoint:
             if f.tell() > size:
                 f.truncate(size)
 
+    def read_facts(self) -> dict[str, Any] | None:
+        """Read the facts of the last finished round without its arrays; None before the first."""
+        if not self.state_file.is_symlink() and not self.state_file.exists():
+            return None
+        facts = load_meta(self.state_file)
+        return dict(self._snapshot(self.state_file, {"served/model": np.empty(0)}, facts).facts)
+
     def records(self) -> list[RoundRecord]:
         """Read the records of all finished rounds."""
         snapshot = self.read()
         if snapshot is None:
             return []
+        self.require_journal()
+        text = read_file(self.journal)[: snapshot.journal]
+        records = [self.parse_line(line, n) for n, line in enumerate(text.splitlines(), start=1)]
+        return [RoundRecord.from_dict(record, where=str(self.journal)) for record in _merge_late(records)]
+
+    def require_journal(self) -> None:
+        """Raise BadInput where the journal is missing."""
         if not self.journal.is_symlink() and not self.journal.exists():
             raise BadInput(
                 f"{self.journal} is missing: the run cannot be read without its rounds", code="file-not-found"
             )
-        text = read_file(self.journal)[: snapshot.journal]
-        records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]
-        for n, record in enumerate(records, start=1):
-            fault = misfit(record, _RECORD)
-            if fault:
-                raise BadInput(
-                    f"{self.journal} is damaged: in line {n} {fault} is missing or of the wrong kind",
-                    code="damaged-file",
-                )
-        return [RoundRecord.from_dict(record, where=str(self.journal)) for record in _merge_late(records)]
+
+    def parse_line(self, line: bytes, number: int, *, finite: bool = True) -> dict[str, Any]:
+        """Parse a line of the journal and check it.
+
+        Args:
+            line: The line.
+            number: Its number, from 1, for the error.
+            finite: As `parse_json` has it.
+
+        Returns:
+            The record of a round, with late scores of earlier rounds under `LATE`.
+
+        Raises:
+            BadInput: It is damaged.
+        """
+        record: dict[str, Any] = parse_json(line, where=str(self.journal), finite=finite)
+        fault = misfit(record, _RECORD)
+        if fault:
+            raise BadInput(
+                f"{self.journal} is damaged: in line {number} {fault} is missing or of the wrong kind",
+                code="damaged-file",
+            )
+        return record
 
 
 def _merge_late(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -98,18 +98,32 @@ def _curves(run: RunRecord) -> Figure | None:
     return figures.curves(run.rounds, run.summary)
 
 
-def _site_metric(metric: str) -> Draw:
-    def draw(run: RunRecord) -> Figure | None:
-        evaluated = [r for r in run.rounds if r.test is not None]
-        if not evaluated or not any(v is not None for v in evaluated[-1].sites.get(metric, {}).values()):
-            return None
-        return figures.site_curves(run.rounds, metric)
+def _has_curves(run: RunRecord) -> bool:
+    return any(r.test is not None for r in run.rounds)
 
-    return draw
+
+def _site_metric(metric: str) -> Entry:
+    def has(run: RunRecord) -> bool:
+        last = next((r for r in reversed(run.rounds) if r.test is not None), None)
+        return last is not None and any(v is not None for v in last.sites.get(metric, {}).values())
+
+    def draw(run: RunRecord) -> Figure | None:
+        return figures.site_curves(run.rounds, metric) if has(run) else None
+
+    return Entry(TRAINING, draw, available=has)
+
+
+def _has_weights(run: RunRecord) -> bool:
+    return any(r.decision.weights for r in run.rounds)
 
 
 def _weights(run: RunRecord) -> Figure | None:
-    return figures.weights(run.rounds) if any(r.decision.weights for r in run.rounds) else None
+    return figures.weights(run.rounds) if _has_weights(run) else None
+
+
+def _over_rounds(make: Callable[[Sequence[RoundRecord]], Figure], *, wide: bool = False) -> Entry:
+    """Return a figure that every run with a round has."""
+    return Entry(COST, lambda run: make(run.rounds) if run.rounds else None, wide, lambda run: bool(run.rounds))
 
 
 def _by_signal(run: RunRecord) -> Figure | None:
@@ -294,17 +308,17 @@ FIGURES: dict[str, Entry] = {
     "boosting": Entry(TREES, _boosting, wide=True),
     "survival": Entry(SURVIVAL, _survival, wide=True),
     "deployed": Entry(DEPLOYED, _deployed, wide=True),
-    "curves": Entry(TRAINING, _curves, wide=True),
-    "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),
-    "sites-auroc": Entry(TRAINING, _site_metric("auroc")),
-    "sites-log-loss": Entry(TRAINING, _site_metric("log_loss")),
-    "sites-ece": Entry(TRAINING, _site_metric("ece")),
-    **{f"sites-{metric.replace('_', '-')}": Entry(TRAINING, _site_metric(metric)) for metric in _HEADLINES},
+    "curves": Entry(TRAINING, _curves, wide=True, available=_has_curves),
+    "sites-accuracy": _site_metric("accuracy"),
+    "sites-auroc": _site_metric("auroc"),
+    "sites-log-loss": _site_metric("log_loss"),
+    "sites-ece": _site_metric("ece"),
+    **{f"sites-{metric.replace('_', '-')}": _site_metric(metric) for metric in _HEADLINES},
     "local": Entry(TRAINING, _local, wide=True),
     "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
     "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),
     "group-gaps": Entry(GROUPS, _from_summary("fairness", group_gaps), wide=True),
-    "weights": Entry(WEIGHTS, _weights, wide=True),
+    "weights": Entry(WEIGHTS, _weights, wide=True, available=_has_weights),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),
     "disagreement": Entry(WEIGHTS, _signal("disagreement", figures.disagreement_over_rounds)),
     "cohorts": Entry(WEIGHTS, _cohorts),
@@ -323,8 +337,8 @@ FIGURES: dict[str, Entry] = {
     "right-reasons": Entry(IMAGES, _rationale, wide=True),
     "maps-sharp": Entry(IMAGES, _maps(figures.map_concentration)),
     "maps-alike": Entry(IMAGES, _maps(figures.map_similarity)),
-    "presence": Entry(COST, lambda t: figures.presence_over_rounds(t.rounds) if t.rounds else None, wide=True),
-    "bytes": Entry(COST, lambda t: figures.bytes_over_rounds(t.rounds) if t.rounds else None),
-    "seconds": Entry(COST, lambda t: figures.seconds_over_rounds(t.rounds) if t.rounds else None),
+    "presence": _over_rounds(figures.presence_over_rounds, wide=True),
+    "bytes": _over_rounds(figures.bytes_over_rounds),
+    "seconds": _over_rounds(figures.seconds_over_rounds),
     "epsilon": Entry(PRIVACY, _spending, wide=True, available=_has_spending),
 }

@@ -321,10 +321,11 @@ def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:
 
 def written(records: Iterable[RoundRecord]) -> list[RoundRecord]:
     """Return round records as round_logs.json has them: scalars of the explanations, and no hashes for the ledger."""
-    return [_without_arrays(record) for record in records]
+    return [without_arrays(record) for record in records]
 
 
-def _without_arrays(record: RoundRecord) -> RoundRecord:
+def without_arrays(record: RoundRecord) -> RoundRecord:
+    """Return the record of a round as round_logs.json has it."""
     values = {name: value for name, value in record.items() if name != "ledger"}
     if "explanation" in values:
         values["explanation"] = numbers(record.explanation)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunIndex, Unreadable, check_files
+from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunIndex, Stamp, Unreadable, check_files
 from grandrounds.core.plugins import last_word
 from grandrounds.core.records import RunSummary
 from grandrounds.core.redact import hide
@@ -49,13 +49,15 @@ class RunLine(BaseModel):
 
 def run_lines(run_index: RunIndex) -> list[RunLine]:
     """List all runs, the newest first; an unreadable run carries its reason."""
-    return [run_line(run_index, entry) for entry in run_index.runs()]
+    return [run_line(run_index, entry, stamp) for entry, stamp in run_index.stamped_runs()]
 
 
-def run_line(run_index: RunIndex, entry: RunEntry) -> RunLine:
-    changed = max(written for written, _ in entry.stamp()) / 1e9
+def run_line(run_index: RunIndex, entry: RunEntry, stamp: Stamp | None = None) -> RunLine:
+    """Return the line of a run; `stamp`: that of its files, where it is known."""
+    stamp = entry.stamp() if stamp is None else stamp
+    changed = max(written for written, _ in stamp) / 1e9
     try:
-        line = run_index.line(entry.name, _line)
+        line = run_index.line(entry.name, _line, stamp=stamp)
     except Unreadable as e:
         return RunLine(name=entry.name, state=UNREADABLE, changed=changed, wrong=str(e))
     return line.model_copy(update={"state": entry.state, "changed": changed})  # a run may end without writing again
@@ -76,8 +78,8 @@ def _line(entry: RunEntry) -> RunLine:
         "seed": int(plan["seed"]),
     }
     if line["state"] != FINISHED:
-        snapshot = Checkpoint(entry.folder / "checkpoint").read()
-        return RunLine(**line, rounds=0 if snapshot is None else int(snapshot.facts["round"]))
+        facts = Checkpoint(entry.folder / "checkpoint").read_facts()
+        return RunLine(**line, rounds=0 if facts is None else int(facts["round"]))
     summary = run.summary
     worst, spent = worst_site(summary["per_site"]), summary["privacy"].get("epsilon")
     return RunLine(

@@ -26,6 +26,8 @@ from grandrounds.report.style import (
     words,
 )
 
+_MAX_POINTS = 500
+"""Rounds that a curve shows: a screen has no room for more."""
 _COLOURED_SITES = 3
 """Number of sites, the worst ones, that are drawn in colour and listed in the legend."""
 
@@ -40,7 +42,7 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
     Raises:
         BadInput: No round was evaluated.
     """
-    evaluated = _evaluated_rounds(rounds)
+    evaluated = _drawn_rounds(rounds)
     x = [r.round for r in evaluated]
     worst = [_lowest_accuracy(r.sites) for r in evaluated]
     test, val = [r.test or {} for r in evaluated], [r.val or {} for r in evaluated]
@@ -74,7 +76,7 @@ def outcome_curves(rounds: Sequence[RoundRecord], metric: str) -> Figure:
     Raises:
         BadInput: No round was evaluated.
     """
-    evaluated = _evaluated_rounds(rounds)
+    evaluated = _drawn_rounds(rounds)
     x = [r.round for r in evaluated]
     lines = [
         _line(x, [(r.test or {}).get(metric) for r in evaluated], "test rows", COLOURS[0], width=3),
@@ -119,7 +121,7 @@ def site_curves(rounds: Sequence[RoundRecord], metric: str = "accuracy") -> Figu
     Raises:
         BadInput: No round was evaluated, or the metric is not recorded for each site.
     """
-    evaluated = _evaluated_rounds(rounds)
+    evaluated = _drawn_rounds(rounds)
     recorded = evaluated[-1].sites
     if metric not in recorded:
         raise BadInput(
@@ -223,6 +225,12 @@ def _site_lines(
         lines.append({**line, "showlegend": named, "legendrank": 1001 + rank})
     some = f"the {len(shown)} of {len(order)} sites that ended worst; " if len(shown) < len(order) else ""
     return lines, f"{some}the worst {min(_COLOURED_SITES, len(shown))} in colour; names on hover"
+
+
+def _drawn_rounds(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:
+    """Choose the evaluated rounds that a curve shows: all, or evenly chosen ones with the first and the last."""
+    evaluated = _evaluated_rounds(rounds)
+    return [evaluated[i] for i in spread_positions(len(evaluated), _MAX_POINTS)]
 
 
 def _evaluated_rounds(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:

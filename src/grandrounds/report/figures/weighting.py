@@ -88,11 +88,11 @@ def bars(x: Sequence[int], y: Sequence[float], name: str, colour: str, *, number
     }
 
 
-def spread_positions(count: int) -> list[int]:
-    """Choose at most `_MAX_ROUNDS` positions out of `count`, evenly spread, with the first and the last."""
-    if count <= _MAX_ROUNDS:
+def spread_positions(count: int, most: int = _MAX_ROUNDS) -> list[int]:
+    """Choose at most `most` positions out of `count`, evenly spread, with the first and the last."""
+    if count <= most:
         return list(range(count))
-    return sorted({round(i * (count - 1) / (_MAX_ROUNDS - 1)) for i in range(_MAX_ROUNDS)})
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def weights_by_signal(decision: Decision) -> Figure:
