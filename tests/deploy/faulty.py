@@ -160,10 +160,13 @@ class Faulty(Real):
     def outcome(self, run: Run) -> Outcome:
         with Ledger.open(run.folder / "ledger.db") as ledger:
             assert ledger.verify(load_public(run.folder / "server.pub")) == []
-        budgets = {name: self.site_folder(name) / "state" / "purse.json" for name in self.names}
-        charges = {name: json.loads(path.read_text())["keys"] for name, path in budgets.items()}
-        own = {n: {k: v for k, v in keys.items() if json.loads(k)[0] == run.folder.name} for n, keys in charges.items()}
-        return Outcome(final_model(run), [round["decision"] for round in run.rounds], own)
+        return Outcome(final_model(run), [round["decision"] for round in run.rounds], self.charges(run.folder.name))
+
+    def charges(self, name: str) -> dict[str, dict[str, Any]]:
+        """Read every site's charges of a run."""
+        budgets = {site: self.site_folder(site) / "state" / "purse.json" for site in self.names}
+        charges = {site: json.loads(path.read_text())["keys"] for site, path in budgets.items()}
+        return {s: {k: v for k, v in keys.items() if json.loads(k)[0] == name} for s, keys in charges.items()}
 
     def is_over(self, name: str) -> bool:
         record = RunRecords(self.link.state / "runs").get(name) or {}

@@ -2,11 +2,12 @@
    Only the time of day is moved. Waits, which use the monotonic clock, stay as they are. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int (*get_clock)(clockid_t, struct timespec *);
 
@@ -16,24 +17,21 @@ static int read_clock(clockid_t id, struct timespec *now) {
   return next(id, now);
 }
 
-static char path[4096]; /* kept from the start: nginx clears the environment of its workers */
+static int file = -1; /* opened at the start: workers of nginx have neither the environment nor the right to open it */
 
-__attribute__((constructor)) static void keep_path(void) {
-  const char *named = getenv("CLOCK_OFFSET_FILE");
-  if (named) strncpy(path, named, sizeof path - 1);
+__attribute__((constructor)) static void open_file(void) {
+  const char *path = getenv("CLOCK_OFFSET_FILE");
+  if (path) file = open(path, O_RDONLY | O_CLOEXEC);
 }
 
 static long offset(void) {
   static long seconds, checked = -1;
   struct timespec now;
   read_clock(CLOCK_MONOTONIC, &now);
-  if (path[0] && now.tv_sec != checked) {
-    FILE *file = fopen(path, "r");
+  if (file >= 0 && now.tv_sec != checked) {
+    char text[32] = "";
     checked = now.tv_sec;
-    if (file) {
-      if (fscanf(file, "%ld", &seconds) != 1) seconds = 0;
-      fclose(file);
-    }
+    if (pread(file, text, sizeof text - 1, 0) > 0) sscanf(text, "%ld", &seconds);
   }
   return seconds;
 }

@@ -45,10 +45,9 @@ class Clocks:
             self.set(name, 0)
 
     def set(self, name: str, seconds: int) -> None:
-        """Set a clock; processes read the file anew within a second."""
-        part = self._files[name].with_suffix(".part")
-        part.write_text(f"{seconds:+d}\n")
-        part.replace(self._files[name])
+        """Set a clock; processes have the file open and read it anew within a second."""
+        with self._files[name].open("r+" if self._files[name].exists() else "w") as file:
+            file.write(f"{seconds:+09d}\n")
 
     def environment(self, name: str) -> dict[str, str]:
         return {
