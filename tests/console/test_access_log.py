@@ -84,7 +84,7 @@ def test_sign_ins_right_and_wrong_and_sign_outs_are_entries_without_secrets(sign
     assert sign_in(client, "grc_pasted-in-the-wrong-field", "x").status_code == 401
     assert client.get("/api/runs", headers={"authorization": "Bearer grc_made-up"}).status_code == 401
     assert sign_in(client, "ada", PASSWORD).status_code == 303
-    page = client.get("/").text
+    page = client.get("/runs").text
     csrf = page.split('name="csrf" value="')[1].split('"')[0]
     assert client.post("/sign-out", data={"csrf": csrf}).status_code == 303
     found = entries(log)
@@ -108,7 +108,7 @@ def test_no_patient_is_shown_and_nobody_signs_in_while_the_log_cannot_be_written
     assert answer.status_code == 503 and "access log cannot be written" in answer.text
     answer = client.get("/api/case/patients", params={"run": "icu"})
     assert answer.status_code == 503 and "patients" not in answer.json()
-    assert client.get("/").status_code == 200  # runs are no patients
+    assert client.get("/runs").status_code == 200  # runs are no patients
     assert sign_in(signed.client(), "ada", PASSWORD).status_code == 503
     assert sign_in(signed.client(), "ada", "wrong wrong wrong").status_code == 401
 

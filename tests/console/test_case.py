@@ -440,7 +440,7 @@ def test_sliders_ask_the_model_again_and_go_back(chromium, hospitals, cases):
         page.set_default_timeout(30_000)
         window = Window(page, console.url)
         window.sign_in(tokens["clinician"])
-        window.go("/case")
+        window.go("/case/runs")
         page.click("a bdi:text-is('common')")
         page.wait_for_selector("#patients tbody tr")
         page.fill("#find", "P00")

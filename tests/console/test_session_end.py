@@ -43,7 +43,7 @@ def test_a_page_is_told_how_long_its_session_lasts_and_asking_does_not_prolong_i
     sign_in(client, "", app_state[1]["clinician"])
     for _ in range(14):
         now[0] += 40
-        assert client.get("/").status_code == 200
+        assert client.get("/runs").status_code == 200
     assert client.get("/api/session").json() == {"seconds": LONGEST - 14 * 40}
     held = {"authorization": f"Bearer {app_state[1]['viewer']}"}
     client.cookies.clear()

@@ -14,7 +14,7 @@ from grandrounds.analysis.case.near_misses import NEAR, NearMisses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
-from grandrounds.data.sets.labels import column_label, is_known
+from grandrounds.data.sets.labels import column_label, event_label
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
 from grandrounds.report.figure import Figure
@@ -22,7 +22,6 @@ from grandrounds.report.style import INK, QUIET, heading
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _VISIBLE = 0.005
-_PRESENT = ("1", "yes", "true")
 NAMED_MISSING = 6
 """Missing columns that a sentence names."""
 
@@ -43,8 +42,7 @@ def patient_name(case: CaseExplanation | OutcomeExplanation) -> str:
 
 def event_name(case: CaseExplanation) -> str:
     """Name the event that the risk is of: "coronary disease" where the catalog knows the outcome, else "died = 1"."""
-    label = column_label(case.label, case.source)
-    return label.name if case.target_class in _PRESENT and is_known(case.label, case.source) else case.event
+    return event_label(case.label, case.target_class, case.source)
 
 
 def event_phrase(case: CaseExplanation) -> str:

@@ -158,9 +158,16 @@ def site_images_title(site: SiteImageExplanation) -> str:
 
 
 def verdict(case: ImageExplanation) -> str:
-    """Write the prediction, and whether it is right."""
-    truth = "" if case.outcome is None else "; right" if case.outcome == case.predicted else f"; it is {case.outcome}"
-    return f"says {case.predicted} ({case.probability:.1%}){truth}"
+    """Write the prediction, and its truth where the class is known."""
+    truth = "correct" if case.outcome == case.predicted else f"wrong: the true class is {case.outcome}"
+    return f"predicts {case.predicted} ({case.probability:.1%})" + ("" if case.outcome is None else f"; {truth}")
+
+
+def wrong_text(case: ImageExplanation) -> str:
+    """Write a sentence on a wrong prediction; "" where it is right, or the true class is not known."""
+    if case.outcome is None or case.outcome == case.predicted:
+        return ""
+    return f"Wrong: the model predicts {case.predicted} with {case.probability:.1%}. The true class is {case.outcome}."
 
 
 def image_png(explanation: ImageExplanation | SiteImageExplanation) -> bytes:

@@ -22,10 +22,11 @@ from grandrounds.console.auth.users import Area
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import LONGEST
+from grandrounds.console.cases.worklist import RefusedModel, WorklistModel, choose_model, refuse_unusable
 from grandrounds.console.render import render_page
 from grandrounds.console.views import case as of_case
 from grandrounds.console.views import case_image, case_others, case_outcome, case_shapes
-from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient_page
+from grandrounds.console.views.case_list import Choice, PatientPage, Sort, case_runs, patient_page
 from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
 
@@ -50,6 +51,22 @@ Poster = Annotated[CurrentUser, Depends(_check_post)]
 """A clinician whose POST comes from this console's pages, or from a program with a token."""
 
 
+def open_run(request: Request, cases: SiteCases, run: str) -> Patients:
+    """Open this site's patients in a run whose model may be used.
+
+    Args:
+        request: The user's request.
+        cases: The patients of this hospital.
+        run: The run.
+
+    Raises:
+        RefusedModel: The model was withdrawn, or the run's ledger does not verify.
+        NotFound: There is no such run here.
+    """
+    refuse_unusable(get_state(request).run_index, run)
+    return cases.open(run)
+
+
 def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str, case: int, view: str) -> Patients:
     """Open this site's patients for a look at one of them, which is written to the access log first.
 
@@ -66,9 +83,10 @@ def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str,
 
     Raises:
         NotFound: There is no such run or patient here.
+        RefusedModel: The model was withdrawn, or the run's ledger does not verify.
         AccessLogFault: The access log cannot be written.
     """
-    patients = cases.open(run)
+    patients = open_run(request, cases, run)
     event = access_log.PATIENT if case in patients.rows.parts else access_log.NOT_FOUND
     log_access(request, event, who, run=run, site=cases.site, row=case, view=view)
     patients.find(case)
@@ -85,6 +103,7 @@ api_router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"], de
 PNG: Responses = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
 Part = Annotated[str, Query(description="train, val, test, new; empty: all.", max_length=20)]
 Verdict = Annotated[str, Query(description="near miss, missed, false alarm, right, wrong.", max_length=20)]
+Chosen = Annotated[Choice, Query(description="Only flagged patients, or of those whose inputs are half missing; empty: all.")]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 
 
@@ -101,6 +120,7 @@ def patients(
     run: RunName,
     part: Part = "",
     verdict: Verdict = "",
+    choice: Chosen = "",
     sort: Sort = "risk",
     page: PageNumber = 1,
 ) -> PatientPage:
@@ -109,9 +129,9 @@ def patients(
             'a patient\'s name does not belong in an address, which proxies log: POST {"find": "..."} instead',
             code="name-in-address",
         )
-    return _list(
-        request, who, cases, patient_page(run, cases.open(run), part=part, verdict=verdict, sort=sort, page=page)
-    )
+    patients = open_run(request, cases, run)
+    shown = patient_page(run, patients, part=part, verdict=verdict, choice=choice, sort=sort, page=page)
+    return _list(request, who, cases, shown)
 
 
 class Search(BaseModel):
@@ -129,12 +149,12 @@ def find_patients(
     search: Search,
     part: Part = "",
     verdict: Verdict = "",
+    choice: Chosen = "",
     sort: Sort = "risk",
     page: PageNumber = 1,
 ) -> PatientPage:
-    shown = patient_page(
-        run, cases.open(run), part=part, verdict=verdict, find=search.find, sort=sort, page=page
-    )  # fmt: skip
+    patients, find = open_run(request, cases, run), search.find
+    shown = patient_page(run, patients, part=part, verdict=verdict, choice=choice, find=find, sort=sort, page=page)
     return _list(request, who, cases, shown)
 
 
@@ -254,14 +274,42 @@ def cases(
     run: Annotated[str | None, Query(max_length=1024)] = None,
     case: Annotated[int | None, Query(ge=1, le=10**12)] = None,
 ) -> Response:
+    """Show the worklist; with `run` the patients in that run; with `case` one of them."""
+    run_index = get_state(request).run_index
+    render = partial(render_page, request, who=who)
     if run is None:
-        return render_page(
-            request, "case_runs.html", who=who, runs=case_runs(get_state(request).run_index, cases), data=cases.data
-        )
-    if case is None:
-        patients = cases.open(run)
-        return render_page(request, "case_list.html", who=who, run=run, images=patients.has_images)
-    return _patient(request, who, cases, run, case)
+        model = choose_model(run_index, cases)
+        if not model.run:
+            return render("case_refused.html", run="", sentence=model.sentence)
+        return _render_list(request, who, cases, model.run, model)
+    try:
+        refuse_unusable(run_index, run)
+    except RefusedModel as e:
+        return render("case_refused.html", status=409, run=run, sentence=str(e))
+    return _render_list(request, who, cases, run, None) if case is None else _patient(request, who, cases, run, case)
+
+
+@router.get("/case/runs")
+def all_runs(request: Request, who: Clinician, cases: CasesHere) -> Response:
+    """List the runs in which this hospital's patients can be shown."""
+    runs = case_runs(get_state(request).run_index, cases)
+    return render_page(request, "case_runs.html", who=who, runs=runs, data=cases.data)
+
+
+def _render_list(
+    request: Request, who: CurrentUser, cases: SiteCases, run: str, model: WorklistModel | None
+) -> Response:
+    patients = open_run(request, cases, run)
+    parts = set(patients.rows.parts.values())
+    return render_page(
+        request,
+        "case_list.html",
+        who=who,
+        run=run,
+        images=patients.has_images,
+        model=model,
+        part="test" if "test" in parts else "new" if None in parts else "",
+    )
 
 
 def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, number: int) -> Response:

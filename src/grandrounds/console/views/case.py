@@ -1,10 +1,9 @@
-"""One patient: the risk with the outcomes of similar patients, the explanation, warnings, what-if; and the list of patients."""
+"""One patient: the risk with the outcomes of similar patients, the explanation, warnings, what-if."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -36,17 +35,13 @@ from grandrounds.analysis.case.image import ImageExplanation
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines
-from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients, Reliability
-from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.cases.patients import Patients, Reliability
 from grandrounds.console.cases.what_if import Control, controls, list_candidates, parse_values
-from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case_shapes import CaseCard, CaseShape, case_card, case_shapes
-from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
-from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.sets.labels import column_label
 from grandrounds.report.figure import Figure
-from grandrounds.report.outcome import PREDICTIONS
 
 WATERFALL = "waterfall"
 MAX_BARS = 10
@@ -326,82 +321,6 @@ def _line(reason: Attribution, data: str | None) -> ReasonLine:
 
 def _value_text(value: float | str | None) -> str:
     return "missing" if value is None else f"{value:g}" if isinstance(value, float) else value
-
-
-PAGE_SIZE = 50
-"""Patients of a page."""
-Sort = Literal["risk", "doubt", "row"]
-
-
-class PatientPage(BaseModel):
-    """A page of the list, and the number of patients by data split and by verdict."""
-
-    site: str
-    run: str
-    event: str | None
-    threshold: float | None
-    parts: dict[str, int]
-    verdicts: dict[str, int]
-    all: int
-    matching: int
-    page: int
-    pages: int
-    patients: list[PatientLine]
-    notes: list[str]
-    prediction: str = ""  # the name of the prediction, where it is no risk
-
-
-def case_runs(run_index: RunIndex, cases: SiteCases) -> list[RunLine]:
-    """List the finished runs in which this site's patients can be shown, the newest first."""
-    return [line for entry in cases.runs() if not (line := run_line(run_index, entry)).wrong]
-
-
-def patient_page(
-    run: str,
-    patients: Patients,
-    *,
-    part: str = "",
-    verdict: str = "",
-    find: str = "",
-    sort: Sort = "risk",
-    page: int = 1,
-) -> PatientPage:
-    """Return a page of the patients that match; a page beyond the last is the last."""
-    scored, schema = patients.scores, patients.run.model.schema
-    lines, cut = scored.lines, scored.threshold
-    word = find.strip().casefold()
-    shown = [
-        line
-        for line in lines
-        if (not part or (line.part or "new") == part)
-        and (not verdict or line.verdict == verdict)
-        and (not word or word == str(line.case) or word in (line.patient or "").casefold())
-    ]
-    if sort == "row":
-        shown.sort(key=lambda line: line.case)
-    if sort == "doubt":
-        shown.sort(key=lambda line: (abs(line.risk - (cut or 0.0)), line.case))
-    pages = max(1, -(-len(shown) // PAGE_SIZE))
-    number = min(page, pages)
-    unscored = len(patients.rows.parts) - len(lines)
-    label = "label" if schema is None else schema.label
-    return PatientPage(
-        site=patients.site,
-        run=run,
-        event=None if cut is None else f"{label} = {scored.event}",
-        threshold=cut,
-        parts=dict(Counter(line.part or "new" for line in lines)),
-        verdicts=dict(Counter(line.verdict for line in lines if line.verdict is not None)),
-        all=len(lines),
-        matching=len(shown),
-        page=number,
-        pages=pages,
-        patients=shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
-        notes=[f"{MAX_SCORED} images are scored for this list; {unscored} more can be opened by number"]
-        if unscored
-        else [],
-        prediction="" if scored.task == CLASSIFICATION else f"{PREDICTIONS[scored.task]} of {label}",
-    )
 
 
 def band(reliability: Reliability, risk: float, *, event: str) -> Band | None:

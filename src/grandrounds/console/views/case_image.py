@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from grandrounds.analysis.case.case_page import PARTS
 from grandrounds.analysis.case.image import MAPS, ImageExplanation
-from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict
+from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict, wrong_text
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case import Band, band
@@ -19,6 +19,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow
 
 PICTURE, MASK = "picture", "mask"
+THUMBNAIL = 56
+"""Largest side of a picture in the list, in pixels."""
 PRIVATE = "Patient data: an image. Treat this page as part of the medical record."
 _TINT = (0, 214, 190)  # colour of the mask: it does not occur in skin or grey images
 
@@ -45,6 +47,7 @@ class ImageView(BaseModel):
     classes: dict[str, float]
     layers: list[Layer]
     reading: str
+    wrong: str  # a sentence where the prediction is wrong; "" otherwise
     notes: list[str]
     record: dict[str, Any]
 
@@ -65,6 +68,7 @@ def view(patients: Patients, number: int) -> ImageView:
         classes=dict(ranked),
         layers=_layers(case),
         reading=f"{words[0].upper()}{words[1:]}. Heat maps are for the predicted class.",
+        wrong=wrong_text(case),
         notes=list(case.notes),
         record=case.to_dict(),
     )
@@ -82,6 +86,18 @@ def layer_png(patients: Patients, number: int, layer: str, *, model_site: str | 
         return _png(_heat(case.heats[layer], base))
     layers = [PICTURE, *case.heats, *([MASK] if case.mask is not None else [])]
     raise NotFound(f"this image has no layer '{layer[:80]}'; known: {', '.join(layers)}", code="unknown-layer")
+
+
+def thumbnail_png(pixels: Array) -> bytes:
+    """Draw an image (H, W, C) of bytes as a small PNG, for a list.
+
+    Args:
+        pixels: The image.
+    """
+    image = pillow("drawing images")
+    small = image.fromarray(np.ascontiguousarray(np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]))
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
+    return _png(np.asarray(small))
 
 
 def explain_image(patients: Patients, number: int, *, model_site: str | None = None) -> ImageExplanation:

@@ -59,11 +59,13 @@ def column_label(column: str, data: str | None = None) -> ColumnLabel:
     return known.get(column) or ColumnLabel(column.replace("_", " "))
 
 
-def is_known(column: str, data: str | None) -> bool:
-    """Tell whether the catalog has a clinical name for a column.
+def event_label(column: str, word: str, data: str | None = None) -> str:
+    """Name the event of a label: "coronary disease" where the catalog knows the column, else "died = 1".
 
     Args:
-        column: The column's name in the table.
+        column: The label's name in the table.
+        word: The class that is the event.
         data: The name of its data set in the catalog.
     """
-    return column in _LABELS.get(data or "", {})
+    known = _LABELS.get(data or "", {}).get(column)
+    return known.name if known is not None and word in ("1", "yes", "true") else f"{column} = {word}"
