@@ -9,11 +9,11 @@ from sklearn.metrics import confusion_matrix
 from grandrounds.metrics import scores, tally
 from grandrounds.metrics.confusion import (
     Decisions,
-    compare_paired,
     compare_unpaired,
     majority_gain,
     observed_to_expected,
     read_decisions,
+    subtract_shares,
 )
 from grandrounds.metrics.statistics import share_interval
 
@@ -47,26 +47,39 @@ def test_always_answering_the_majority_class_gains_nothing():
     assert constant.gain.low < 0 < constant.gain.high
 
 
-def test_interval_of_paired_shares_by_hand():
-    """No row counts for one share alone and phi is 0: the interval is that of two samples."""
-    paired, two = compare_paired(both=5, first=5, second=5, neither=5), compare_unpaired(0.5, 0.5, 20)
-    assert (paired.low, paired.high) == pytest.approx((two.low, two.high))
-    rows, p, q = 50, 48 / 50, 38 / 50
+def test_interval_of_a_weighted_difference_by_hand():
+    rows, p, q = 50, 12 / 50, 2 / 50
     p_low, q_high = share_interval(p, rows)[0], share_interval(q, rows)[1]
-    phi = -12 * 2 / math.sqrt(48 * 2 * 38 * 12)
-    below = math.sqrt((p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2)
-    found = compare_paired(both=36, first=12, second=2, neither=0)
-    assert found.value == pytest.approx(0.2)
-    assert found.low == pytest.approx(0.2 - below)
+    a, b, correlation = p - p_low, 0.5 * (q_high - q), -math.sqrt(p * q / ((1 - p) * (1 - q)))
+    found = subtract_shares(12, 2, rows, second_weight=0.5)
+    assert found.value == pytest.approx(p - q / 2)
+    assert found.low == pytest.approx(p - q / 2 - math.sqrt(a * a - 2 * correlation * a * b + b * b))
+    assert subtract_shares(0, 0, 0) is None
 
 
-def test_interval_of_the_gain_covers_the_true_gain():
-    """Of 600 samples of 80 patients at least 93% of the intervals include the gain of the population."""
+@pytest.mark.parametrize("counts", [(5, 3, 9, 40), (40, 9, 3, 5), (0, 4, 0, 6)])
+def test_at_one_half_the_gain_in_net_benefit_is_the_gain_over_the_majority_class(counts):
+    found = Decisions(0.5, *counts)
+    assert found.benefit_gain == found.gain
+
+
+def test_gain_in_net_benefit_is_over_the_better_of_everyone_and_nobody():
+    common = Decisions(0.1, caught=50, missed=10, false_alarms=20, spared=20)
+    assert common.default_benefit == pytest.approx(0.6 - 0.4 / 9)
+    assert common.benefit_gain.value == pytest.approx(common.net_benefit.value - common.default_benefit)
+    rare = Decisions(0.5, caught=3, missed=2, false_alarms=1, spared=94)
+    assert rare.default_benefit == 0 and rare.benefit_gain == rare.net_benefit
+
+
+def test_intervals_of_gain_and_net_benefit_cover_the_true_values():
+    """Of 3,000 samples of 80 patients 93 to 97% of the intervals include the value of the population."""
     rng = np.random.default_rng(5)
     cells = np.array([0.18, 0.10, 0.12, 0.60])  # caught, missed, false alarms, spared
     gain = (cells[0] + cells[3]) - (cells[2] + cells[3])
-    found = [Decisions(0.5, *rng.multinomial(80, cells)).gain for _ in range(600)]
-    assert np.mean([e.low <= gain <= e.high for e in found]) > 0.93
+    samples = [Decisions(0.2, *rng.multinomial(80, cells)) for _ in range(3000)]
+    assert 0.93 < np.mean([d.gain.low <= gain <= d.gain.high for d in samples]) < 0.97
+    benefit = cells[0] - 0.25 * cells[2]
+    assert 0.93 < np.mean([d.net_benefit.low <= benefit <= d.net_benefit.high for d in samples]) < 0.97
 
 
 def test_counts_of_a_site_are_read_from_its_scores():

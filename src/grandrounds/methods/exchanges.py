@@ -122,6 +122,7 @@ class EvaluationResult:
     totals: dict[str, Any]  # part -> Tally or OutcomeTally (groups,)
     figures: dict[str, Array]  # figure -> (K,)
     by_column: dict[str, list[Any]] = field(default_factory=dict)  # part -> Tally (groups,) of each column of subgroups
+    by_site: Tally | None = None  # test rows of each site, (K,); None where only their sum was asked for
 
 
 def evaluate(
@@ -134,11 +135,14 @@ def evaluate(
     outcome: Outcome | None = None,
     personal: bool = False,
     by_column: Sequence[str] = (),
+    by_site: bool = False,
 ) -> Generator[Ask, Answers, EvaluationResult]:
     """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site.
 
     `outcome`: that of the encoding, for tasks other than classification. `personal`: the models that sites deploy
     (`methods.personal`). `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups.
+    `by_site`: the tallies of test rows, which sites send in the clear, are added up here and kept by site; never under secure
+    aggregation, which sums what an Ask lists as `summed`.
     """
     shared: dict[str, Value] = {"model": served.model, "figures": ",".join(figures), "threshold": threshold}
     grouped = tuple(f"{part}{BY_COLUMN}" for part in by_column)
@@ -148,11 +152,25 @@ def evaluate(
         each=served.payloads(),
         to=sites,
         report=(*parts, *grouped, "figures"),
-        summed=(*parts, *grouped),
+        summed=(*(part for part in parts if not (by_site and part == "test")), *grouped),
     )
-    totals = {part: _read_tally(_strip_prefix(answers.totals, part), outcome) for part in parts}
+    each = _read_sites(answers, "test") if by_site and "test" in parts else None
+    totals = {
+        part: each.sum(axis=0)
+        if each is not None and part == "test"
+        else _read_tally(_strip_prefix(answers.totals, part), outcome)
+        for part in parts
+    }
     columns = {part: _read_columns(_strip_prefix(answers.totals, f"{part}{BY_COLUMN}"), outcome) for part in by_column}
-    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"), columns)
+    sites = None if each is None else each.sum(axis=1)
+    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"), columns, sites)
+
+
+def _read_sites(answers: Answers, part: str) -> Tally:
+    """Read the tallies of one part by site and subgroup, (K, groups)."""
+    return Tally.from_arrays(
+        {name: np.asarray(column) for name, column in _strip_prefix(answers.columns, part).items()}
+    )
 
 
 def _read_columns(arrays: Mapping[str, Array], outcome: Outcome | None) -> list[Tally | OutcomeTally]:

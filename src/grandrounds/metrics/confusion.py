@@ -97,40 +97,43 @@ class Decisions:
         return _share(self.caught + self.spared, self.rows)
 
     @property
-    def net_benefit(self) -> Estimate | None:
-        """True positives less false positives at the odds of the threshold, per patient (Vickers and Elkin 2006).
+    def odds(self) -> float | None:
+        """Odds of the threshold: false alarms that are worth one patient found; None at a threshold of 0 or 1."""
+        return self.threshold / (1 - self.threshold) if 0 < self.threshold < 1 else None
 
-        The interval is normal, cut at -odds and 1: net benefit is the mean of 1, -odds and 0 over patients.
-        None at a threshold of 0 or 1.
-        """
-        if not self.rows or not 0 < self.threshold < 1:
-            return None
-        odds = self.threshold / (1 - self.threshold)
-        mean = (self.caught - odds * self.false_alarms) / self.rows
-        square = (self.caught + odds**2 * self.false_alarms) / self.rows
-        half = Z_95 * math.sqrt(max(0.0, square - mean**2) / self.rows)
-        return Estimate(mean, max(-odds, mean - half), min(1.0, mean + half))
+    @property
+    def net_benefit(self) -> Estimate | None:
+        """True positives less false positives at the odds of the threshold, per patient (Vickers and Elkin 2006)."""
+        odds = self.odds
+        return None if odds is None else subtract_shares(self.caught, self.false_alarms, self.rows, second_weight=odds)
 
     @property
     def default_benefit(self) -> float | None:
         """Net benefit of the better of two rules without a model: treat everyone, or nobody (0)."""
-        if not self.rows or not 0 < self.threshold < 1:
+        if self.odds is None or not self.rows:
             return None
-        return max(0.0, (self.events - self.threshold / (1 - self.threshold) * self.others) / self.rows)
+        return max(0.0, (self.events - self.odds * self.others) / self.rows)
+
+    @property
+    def benefit_gain(self) -> Estimate | None:
+        """Net benefit less that of the better rule without a model. At a threshold of 0.5 it equals `gain`."""
+        odds, default = self.odds, self.default_benefit
+        if odds is None or default is None:
+            return None
+        if default > 0:  # against treating everyone: patients who are spared count, missed ones cost
+            return subtract_shares(self.spared, self.missed, self.rows, first_weight=odds)
+        return self.net_benefit
 
     @property
     def gain(self) -> Estimate | None:
-        """Accuracy of the decisions less the share of the most common class, with Newcombe's interval for paired shares.
+        """Accuracy of the decisions less the share of the most common class.
 
         Both are of the same rows: the model and the constant answer differ in the rows of the rarer class that the model gets
         right, and in the rows of the common class that it gets wrong.
         """
-        if not self.rows:
-            return None
-        common, rare = (self.caught, self.missed), (self.spared, self.false_alarms)
         if self.others >= self.events:
-            common, rare = rare, common
-        return compare_paired(both=common[0], first=rare[0], second=common[1], neither=rare[1])
+            return subtract_shares(self.caught, self.false_alarms, self.rows)
+        return subtract_shares(self.spared, self.missed, self.rows)
 
 
 def _share(count: float, rows: float) -> Estimate | None:
@@ -138,31 +141,37 @@ def _share(count: float, rows: float) -> Estimate | None:
     return Estimate(count / rows, *share_interval(count / rows, rows)) if rows > 0 else None
 
 
-def compare_paired(*, both: float, first: float, second: float, neither: float) -> Estimate:
-    """Compute the difference of two shares of the same rows with Newcombe's 95% interval (1998, method 10).
+def subtract_shares(
+    first: float, second: float, rows: float, *, first_weight: float = 1.0, second_weight: float = 1.0
+) -> Estimate | None:
+    """Compute the weighted difference of two shares of the same rows with its 95% interval (Zou and Donner 2008).
+
+    No row counts for both shares, so they are negatively correlated. The interval combines Wilson's intervals of both.
 
     Args:
-        both: Rows that count for both shares.
-        first: Rows that count for the first share only.
-        second: Rows that count for the second share only.
-        neither: Rows that count for neither.
+        first: Rows of the first share.
+        second: Rows of the second share.
+        rows: All rows.
+        first_weight: Weight of the first share.
+        second_weight: Weight of the second share.
 
     Returns:
-        The first share less the second.
+        The difference; None without rows.
     """
-    rows = both + first + second + neither
-    p, q = (both + first) / rows, (both + second) / rows
+    if rows <= 0:
+        return None
+    p, q = first / rows, second / rows
     (p_low, p_high), (q_low, q_high) = share_interval(p, rows), share_interval(q, rows)
-    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
-    cross = both * neither - first * second
-    cross = max(0.0, cross - rows / 2) if cross > 0 else cross
-    phi = cross / math.sqrt(margins) if margins > 0 else 0.0
+    inside = p * q * (1 - p) * (1 - q)
+    correlation = -p * q / math.sqrt(inside) if inside > 0 else 0.0
 
     def spread(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+        a, b = first_weight * a, second_weight * b
+        return math.sqrt(max(0.0, a * a - 2 * correlation * a * b + b * b))
 
-    gap = p - q
-    return Estimate(gap, max(-1.0, gap - spread(p - p_low, q_high - q)), min(1.0, gap + spread(p_high - p, q - q_low)))
+    gap = first_weight * p - second_weight * q
+    low, high = gap - spread(p - p_low, q_high - q), gap + spread(p_high - p, q - q_low)
+    return Estimate(gap, max(-second_weight, low), min(first_weight, high))
 
 
 def compare_unpaired(share: float, other: float, rows: float) -> Estimate:

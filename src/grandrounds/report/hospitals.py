@@ -26,10 +26,11 @@ if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
 
-BY_SCORE, BY_GAIN, BY_NAME, BY_ROWS = "auroc", "gain", "name", "rows"
+BY_SCORE, BY_GAIN, BY_BENEFIT, BY_NAME, BY_ROWS = "auroc", "gain", "benefit", "name", "rows"
 ORDERS = {
     BY_SCORE: "AUROC, lowest first",
-    BY_GAIN: "gain, lowest first",
+    BY_GAIN: "gain over the majority class, lowest first",
+    BY_BENEFIT: "net benefit over no model, lowest first",
     BY_NAME: "name",
     BY_ROWS: "test rows, most first",
 }
@@ -79,21 +80,31 @@ class Hospital:
         return None if self.decisions is None else self.decisions.net_benefit
 
     @property
+    def benefit_gain(self) -> Estimate | None:
+        """Net benefit at the run's threshold less that of treating everyone or nobody, whichever is better here."""
+        return None if self.decisions is None else self.decisions.benefit_gain
+
+    @property
     def verdict(self) -> str:
-        """Compare the decisions with the hospital's majority class: better, worse, unclear; "" without test rows."""
-        if self.gain is None:
+        """Compare the decisions with no model: better, worse, unclear; "" without test rows.
+
+        With two classes by net benefit, which is the gain over the majority class at a threshold of 0.5. At a lower threshold
+        that gain counts a missed patient as much as a false alarm, which the threshold does not.
+        """
+        found = self.benefit_gain or self.gain
+        if found is None:
             return ""
-        if not self.gain.excludes(0.0):
+        if not found.excludes(0.0):
             return UNCLEAR
-        return BETTER if self.gain.value > 0 else WORSE
+        return BETTER if found.value > 0 else WORSE
 
     @property
     def verdict_text(self) -> str:
         """State the verdict for people."""
         texts = {
-            BETTER: "better than its majority class",
-            WORSE: "worse than its majority class",
-            UNCLEAR: "no clear gain over its majority class",
+            BETTER: "better than no model",
+            WORSE: "worse than no model",
+            UNCLEAR: "not clearly different from no model",
         }
         return texts.get(self.verdict, "")
 
@@ -137,6 +148,18 @@ class HospitalComparison:
             return "Decisions are the class with the highest probability."
         return f"Decisions are taken at the run's threshold: a risk of {self.threshold:.1%} or more is called positive."
 
+    @property
+    def reading(self) -> str:
+        """Explain how to read gains at the run's threshold."""
+        if self.threshold is None or self.overall.decisions is None:
+            return ""
+        if self.threshold == 0.5:
+            return "No model means to answer the hospital's most common class for everyone: net benefit at 50% measures it."
+        return (
+            "No model means to treat everyone or nobody, whichever is better at this threshold (net benefit). The threshold "
+            "trades accuracy for sensitivity or specificity, so a useful model can be less accurate than the majority class."
+        )
+
     @cached_property
     def tested(self) -> tuple[Hospital, ...]:
         """Hospitals with test patients."""
@@ -160,14 +183,14 @@ class HospitalComparison:
         return next((h for h in self.hospitals if h.name == name), None)
 
     def sentences(self) -> list[str]:
-        """Summarise the comparison: gains over the majority class, and the AUROC at an unseen hospital."""
+        """Summarise the comparison: hospitals where the model is better than none, and the AUROC at an unseen hospital."""
         out = []
         judged = [h for h in self.tested if h.gain is not None]
         if judged:
             counts = {v: sum(h.verdict == v for h in judged) for v in (BETTER, WORSE, UNCLEAR)}
             out.append(
-                f"Decisions are clearly better than the majority class at {counts[BETTER]} of {len(judged)} hospitals, "
-                f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} the 95% interval includes no gain."
+                f"The model's decisions are clearly better than no model at {counts[BETTER]} of {len(judged)} hospitals and "
+                f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} the 95% interval includes no difference."
             )
         found = self.unseen
         if found is not None and found.estimate is not None:
@@ -314,7 +337,7 @@ def _place(hospital: Hospital, by: str) -> tuple[Any, ...]:
         return (hospital.name,)
     if by == BY_ROWS:
         return (-hospital.test_rows, -hospital.train_rows, hospital.name)
-    found = hospital.gain if by == BY_GAIN else hospital.score
+    found = {BY_GAIN: hospital.gain, BY_BENEFIT: hospital.benefit_gain}.get(by, hospital.score)
     if found is None or not hospital.ranked:
         return (1, 0.0, hospital.name)
     return (0, found.value, hospital.name)

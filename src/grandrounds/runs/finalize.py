@@ -45,6 +45,7 @@ from grandrounds.methods.personal.server import PersonalResult, fits_intercepts,
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import metrics_of
 from grandrounds.metrics.local_models import local_summary
+from grandrounds.metrics.score_counts import summarise_scores
 from grandrounds.models import Model
 from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.messages import Answers, Ask
@@ -56,6 +57,9 @@ from grandrounds.runs.state import State
 from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
+
+MOST_COUNTED_SITES = 1000
+"""Sites of which the server keeps score counts one by one; of more it adds them up while they arrive."""
 
 
 def _with_part(result: PersonalResult) -> tuple[str, ...]:
@@ -103,8 +107,10 @@ class Finalizer:
         threshold = self._threshold(served)
         parts = PARTS if self.context.consortium.planted is None else (*PARTS, CLEAN)
         deploys = is_personal(plan) and plan.privacy.epsilon is None  # groups are compared by the models that sites deploy
-        scored = self._judged(served, parts, threshold, by_column=() if deploys else self._grouped_parts())
+        grouped = () if deploys else self._grouped_parts()
+        scored = self._judged(served, parts, threshold, by_column=grouped, by_site=not self._hides_sites())
         final = evaluation.final_scores(scored, encoding, threshold=threshold, more=self.context.setup.metrics)
+        final |= self._count_scores(scored, threshold)
         self._doubt(final, scored.totals["test"].sum(axis=0))
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
@@ -360,6 +366,7 @@ class Finalizer:
         *,
         personal: bool = False,
         by_column: tuple[str, ...] = (),
+        by_site: bool = False,
     ) -> EvaluationResult:
         encoding = self.context.encoding
         figures = tuple(m.name for m in metrics_of(task_of(encoding)))
@@ -371,9 +378,40 @@ class Finalizer:
             outcome=outcome_of(encoding),
             personal=personal,
             by_column=by_column,
+            by_site=by_site,
         )
         scored: EvaluationResult = self._drive(work)
         return scored
+
+    def _hides_sites(self) -> str:
+        """Return why score counts of single sites are not kept: "secure", "budget", "many" or "classes"; "" where they are.
+
+        Under secure aggregation the server has sums only. Under a budget counts have no noise, so only their sum is stored.
+        """
+        plan, encoding = self.context.plan, self.context.encoding
+        if task_of(encoding) != CLASSIFICATION or len(encoding.classes) != 2:
+            return "classes"
+        if plan.privacy.secure:
+            return "secure"
+        if under_budget(plan):
+            return "budget"
+        return "many" if len(self.context.sites) > MOST_COUNTED_SITES else ""
+
+    def _count_scores(self, scored: EvaluationResult, threshold: float) -> dict[str, Any]:
+        """Return `score_counts` of the summary: test patients by predicted risk and outcome.
+
+        A site whose metrics stay there has no counts either.
+        """
+        hidden = self._hides_sites()
+        if hidden == "classes":
+            return {}
+        rows = scored.figures.get("count", np.full(len(scored.sites), np.nan))
+        each = scored.by_site
+        by_site = {} if each is None else {s: each[k] for k, s in enumerate(scored.sites) if rows[k] > 0}
+        least = self.context.plan.evaluation.least
+        total = scored.totals["test"].sum(axis=0)
+        record = summarise_scores(total, by_site, threshold=threshold, least=least, hidden=hidden)
+        return {"score_counts": record} if record else {}
 
     def _calibrated(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:
         how = self.context.plan.evaluation.calibrate
@@ -478,7 +516,9 @@ class Finalizer:
         if private:
             return facts, {}
         grouped, threshold = self._grouped_parts(), self._threshold(served, personal=True)
-        scored = self._judged(served, grouped or ("test",), threshold, personal=True, by_column=grouped)
+        scored = self._judged(
+            served, grouped or ("test",), threshold, personal=True, by_column=grouped, by_site=not self._hides_sites()
+        )
         total = scored.totals["test"].sum(axis=0)
         evaluated = {
             **facts,
@@ -490,6 +530,7 @@ class Finalizer:
             "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
             "per_site": evaluation.site_figures(scored),
             "below_majority": evaluation.sites_below_majority(evaluation.site_figures(scored), self.context.encoding),
+            **self._count_scores(scored, threshold),
         }
         return evaluated, scored.by_column
 

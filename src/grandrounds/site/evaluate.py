@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.outcome import Outcome
-from grandrounds.metrics import LOSS, OutcomeTally, ScoredRows, scores, tally_outcome
+from grandrounds.metrics import LOSS, OutcomeTally, ScoredRows, Tally, scores, tally_outcome
 from grandrounds.models import Model, losses
 from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.site.attacks import boast, falsify
@@ -74,12 +74,12 @@ def evaluate(
     figures: Sequence[str],
     threshold: float,
     boasting: Collection[int] = (),
-    apart: bool = False,
+    apart: Collection[str] = (),
     by_column: Sequence[str] = (),
     sizes: Sequence[int] = (),
 ) -> Columns:
     """Answer task `evaluate`: the Tally of all members for each part, by subgroup, with a leading axis of one; and the named
-    figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
+    figures of each member's own test rows, (m,). `apart`: reports with a Tally for each member, (m, groups).
 
     `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups, `sizes` of which there are.
 
@@ -94,17 +94,25 @@ def evaluate(
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
         scored = _score_rows(stack, part, rows, logits, model, owner)
         group = np.minimum(part.group[rows], groups - 1)
-        total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
+        total = _tally_members(scored, owner, group, len(members), groups, apart=name in apart)
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
         if name in by_column and part.subgroups is not None:
             for j, size in enumerate(sizes):
                 number = part.subgroups[rows, j]
-                total = scored.tally(owner * size + number if apart else number, (len(members) if apart else 1, size))
+                by_member = f"{name}{BY_COLUMN}" in apart
+                total = _tally_members(scored, owner, number, len(members), size, apart=by_member)
                 columns |= {f"{name}{BY_COLUMN}.{j}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
             site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
             columns |= {f"figures.{name}.{figure}": values for figure, values in site_scores.items()}
     return columns
+
+
+def _tally_members(
+    scored: ScoredRows | ScoredOutcomes, owner: Array, group: Array, members: int, groups: int, *, apart: bool
+) -> Tally | OutcomeTally:
+    """Tally rows by group: one tally of all members with a leading axis of one, or one of each member."""
+    return scored.tally(owner * groups + group, (members, groups)) if apart else scored.tally(group, (1, groups))
 
 
 @dataclass(frozen=True)

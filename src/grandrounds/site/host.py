@@ -348,7 +348,7 @@ class SiteHost:
             figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
             threshold=float(ask.shared.get("threshold", 0.5)),
             boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=ask.round),
-            apart=bool(ask.withheld),
+            apart={*ask.withheld, *(name for name in ask.report if name not in ask.summed)},
             by_column=[p for p in self.stack.parts if f"{p}{scoring.BY_COLUMN}" in ask.report],
             sizes=[len(grouping.names) for grouping in self.encoding.subgroups],
         )
