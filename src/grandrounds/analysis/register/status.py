@@ -136,6 +136,7 @@ def read_register(runs: Path, *, check_ledger: LedgerCheck | None = None) -> Reg
     Returns:
         The register; None where there is none.
     """
+    runs = runs.resolve()
     folder = register_of(runs)
     if not folder.exists:
         return None
