@@ -13,6 +13,7 @@ import numpy as np
 
 import grandrounds as gr
 from grandrounds.analysis.membership.attack import attack_run, write_attacks
+from grandrounds.analysis.register.register import Register
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
@@ -68,6 +69,10 @@ PLACES = {
     "compare, chosen": Place("/compare?run=reasons&run=trust", figures=True),
     "compare, kept": Place("/compare?comparison=held", figures=True),
     "study": Place("/compare?study=study"),
+    "models": Place("/models"),
+    "model, in use": Place("/models?run=reasons"),
+    "model, to sign": Place("/models?run=noisy"),
+    "model, not valid": Place("/models?run=bent"),
     "cases, runs": Place("/case"),
     "cases, patients": Place("/case?run=reasons", ready="document.querySelector('#patients tbody tr') !== null"),
     "case": Place("/case?run=reasons&case={case}", figures=True),
@@ -121,8 +126,23 @@ def made(root: Path) -> Path:
     (home / "stopped" / "summary.json").unlink()
     (home / "bare" / "ledger.db").unlink()
     (home / "damaged" / "summary.json").write_text("{")
+    _register(home)
     one_byte(home / "bent" / "ledger.db")
     return root
+
+
+def _register(home: Path) -> None:
+    """Enter models: one in use, one that waits for the user "all", and one whose ledger is changed afterwards."""
+    words, roles = "four quiet words here", ("medical director", "data protection officer")
+    register = Register.create(home, roles=roles)
+    for name, role in zip(("director", "all"), roles, strict=True):
+        register.add_signatory(name, role=role, passphrase=words)
+    for run, purpose in (("reasons", "death in hospital"), ("bent", "readmission"), ("noisy", "length of stay")):
+        register.propose(home / run, purpose=purpose, by="engineer")
+        register.decide("approve", run, by="director", passphrase=words)
+    for run in ("reasons", "bent"):
+        register.decide("approve", run, by="all", passphrase=words)
+        register.decide("use", run, by="all", passphrase=words, hospitals=[SITE])
 
 
 def _pictures(root: Path) -> None:

@@ -22,9 +22,10 @@ from grandrounds.deploy.files import make_folder
 
 SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"
+DECISION, WRONG_PASSPHRASE = "model decision", "wrong passphrase"
 LogEntry = dict[str, Any]
 """An entry of the access log, as its line of JSON has it."""
-EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND)
+EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND, DECISION, WRONG_PASSPHRASE)
 LONGEST = 200
 """Maximum length of a text in an entry: the name that was tried, a run, an address."""
 _MODE = 0o600

@@ -56,10 +56,11 @@ def _routes() -> list[Any]:
     from grandrounds.console import api, routes
     from grandrounds.console.api.cases import resources as case_resources
     from grandrounds.console.cases import routes as cases
+    from grandrounds.console.register import routes as register
 
     resources = (*api.RESOURCES, case_resources)
     described = [*(r.router for r in resources), *(r.old_router for r in api.RESOURCES), cases.api_router]
-    return [*described, routes.router, cases.router]
+    return [*described, routes.router, cases.router, register.router]
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:

@@ -34,6 +34,7 @@ RUNS = Page("/runs", "Runs", Area.RUNS, ("/run", "/shapes", "/card", "/watch"))
 AUDIT = Page("/audit", "Audit", Area.AUDIT)
 PAGES = (
     PATIENTS,
+    Page("/models", "Models", Area.REGISTER, ("/models",)),
     RUNS,
     Page("/compare", "Compare", Area.COMPARE),
     AUDIT,

@@ -1,0 +1,1 @@
+"""Pages of the register of models, and the one thing that this console writes: a signed decision about a model."""

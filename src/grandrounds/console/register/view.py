@@ -1,0 +1,117 @@
+"""Values of the pages of the register: models, signatures, and the decisions that a user may sign.
+
+Ledgers of runs are checked in the background, as on the audit page. While a check goes on, a model is shown by its hashes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grandrounds.analysis.register import ModelStatus, RegisterView, read_register
+from grandrounds.audit.register_entry import APPROVE, USE, WITHDRAW_MODEL
+from grandrounds.audit.register_state import Event, Signatory, State
+from grandrounds.console.auth.access import CurrentUser
+from grandrounds.console.auth.users import Area
+from grandrounds.console.cache import hide_root
+from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.console.views import audit as audit_view
+
+WAIT = 0.5
+"""Seconds that a page waits for the check of a run's ledger."""
+
+
+@dataclass(frozen=True)
+class RoleLine:
+    """A role that must approve a model, with its approval; None where it is missing."""
+
+    role: str
+    approval: Event | None
+
+
+@dataclass(frozen=True)
+class ModelPage:
+    """The page of one model.
+
+    Attributes:
+        status: The newest record of the run, with its state.
+        roles: Each required role and its signature.
+        earlier: Earlier records of the same run, which were withdrawn, the newest first.
+        decisions: Decisions that this user may sign now.
+        hint: Why the user may sign nothing; "" where they may, or are no approver.
+    """
+
+    status: ModelStatus
+    roles: tuple[RoleLine, ...]
+    earlier: tuple[ModelStatus, ...]
+    decisions: tuple[str, ...]
+    hint: str
+
+
+def load_register(run_index: RunIndex, *, wait: float = WAIT) -> RegisterView | None:
+    """Read the register of the console's runs; None where there is none.
+
+    Args:
+        run_index: The runs.
+        wait: Seconds to wait for the check of each run's ledger; it goes on, and a later call finds it.
+
+    Returns:
+        The register. Sentences have no paths of this machine.
+    """
+
+    def check(folder: Path) -> str:
+        name = folder.relative_to(run_index.root).as_posix()
+        try:
+            checked = audit_view.check(run_index, name, deep=True, wait=wait)
+        except NotFound:
+            return f"the run {name} is not there"
+        if not checked.fails:
+            return ""
+        why = checked.findings[0].what if checked.findings else checked.unfinished
+        return hide_root(run_index, f"the ledger of the run does not verify: {why}")
+
+    return read_register(run_index.root, check_ledger=check)
+
+
+def find_signatory(view: RegisterView, who: CurrentUser) -> Signatory | None:
+    """Find the signatory as whom a user may sign: the active one of the same name."""
+    return next((s for s in view.signatories if s.name == who.name and not s.ended), None)
+
+
+def model_page(view: RegisterView, run: str, who: CurrentUser) -> ModelPage:
+    """Collect the page of one model.
+
+    Raises:
+        NotFound: The run is not in the register.
+    """
+    records = [model for model in view.models if model.run == run]
+    if not records:
+        raise NotFound(f"there is no model '{run[:200]}' in the register", code="not-registered")
+    status = records[0]
+    signed = {event.role: event for event in status.record.approvals}
+    names = dict.fromkeys((*signed, *status.record.missing))
+    signatory = find_signatory(view, who)
+    decisions = () if signatory is None or not who.may_see(Area.APPROVAL) else _decisions(view, status, signatory)
+    roles = tuple(RoleLine(role, signed.get(role)) for role in names)
+    return ModelPage(status, roles, tuple(records[1:]), decisions, _hint(view, who, signatory))
+
+
+def _decisions(view: RegisterView, status: ModelStatus, signatory: Signatory) -> tuple[str, ...]:
+    """List the decisions that the rules of the register allow a signatory now."""
+    if view.fault or status.state is State.WITHDRAWN or signatory.role not in view.roles:
+        return ()
+    if status.fault:
+        return (WITHDRAW_MODEL,)
+    if status.state is State.CANDIDATE:
+        return (APPROVE, WITHDRAW_MODEL) if signatory.role in status.record.missing else (WITHDRAW_MODEL,)
+    return (USE, WITHDRAW_MODEL)
+
+
+def _hint(view: RegisterView, who: CurrentUser, signatory: Signatory | None) -> str:
+    if not who.may_see(Area.APPROVAL) or view.fault:
+        return ""
+    if signatory is None:
+        return "No signatory of this register has your name, so you cannot sign. An administrator adds you."
+    if signatory.role not in view.roles:
+        return f"Your role in the register, {signatory.role}, is not required any more, so you cannot sign."
+    return ""
