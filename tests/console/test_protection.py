@@ -23,7 +23,7 @@ from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 
-OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback", "/static/plotly.min.js"}
+OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback"}
 GOVERNANCE = {Role.BOARD, Role.APPROVER, Role.AUDITOR}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": GOVERNANCE, "/privacy": GOVERNANCE, "/board": GOVERNANCE,
       "/models/sign": {Role.APPROVER}}  # fmt: skip

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
@@ -20,10 +18,11 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.auth import sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.cache import StillComputing
+from grandrounds.console.compression import Compression
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
+from grandrounds.console.static_files import StaticApp
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
-from grandrounds.report.figure import script_file
 
 
 def create_app(app_state: AppState) -> FastAPI:
@@ -42,11 +41,11 @@ def create_app(app_state: AppState) -> FastAPI:
     for route in _routes():
         app.include_router(route)
     app.get("/health", include_in_schema=False)(_report_health)
-    app.get("/static/plotly.min.js", include_in_schema=False)(_plotly)
-    app.mount("/static", StaticFiles(directory=str(files("grandrounds.console") / "static")), name="static")
+    app.mount("/static", StaticApp(), name="static")
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    app.add_middleware(Compression)
     app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
@@ -74,19 +73,6 @@ def _describe(app: FastAPI) -> dict[str, Any]:
 def _report_health() -> dict[str, bool]:
     """Answer probes of containers and load balancers, which have no user: the console is up, and nothing else."""
     return {"ok": True}
-
-
-def _plotly(request: Request) -> Response:
-    """Serve the script of the installed plotly package."""
-    script = script_file()
-    if script is None:
-        raise HTTPException(404, "plotly is not installed")
-    facts = script.stat()
-    headers = {"cache-control": "max-age=86400", "etag": f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'}
-    cached_tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if headers["etag"] in cached_tags:
-        return Response(status_code=304, headers=headers)
-    return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
 CODES = {

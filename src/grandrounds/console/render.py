@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -17,9 +16,9 @@ from grandrounds import __version__
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, find_user
 from grandrounds.console.navigation import list_pages
+from grandrounds.console.static_files import VersionedAddresses
 from grandrounds.core.errors import visible
 from grandrounds.metrics import Place, shown_in
-from grandrounds.report.figure import script_file
 from grandrounds.report.style import words
 
 
@@ -32,9 +31,10 @@ def environment() -> Environment:
         finalize=lambda value: visible(value) if isinstance(value, str) else value,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=[VersionedAddresses],
     )
     templates.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
-    templates.globals |= {"link": link, "version": __version__, "own_styles": own_styles}
+    templates.globals |= {"link": link, "version": __version__}
     templates.globals["shown"] = lambda place: shown_in(Place[place])
     return templates
 
@@ -71,16 +71,6 @@ def render_page(
         )
     )
     return HTMLResponse(text, status)
-
-
-@lru_cache(maxsize=1)
-def own_styles() -> tuple[str, ...]:
-    """List elements that plotly's script would fill with rules for maps, which a strict policy forbids.
-
-    Where elements of these names are on the page already, it does not.
-    """
-    script = script_file()
-    return () if script is None else tuple(re.findall(r'getElementById\("([0-9a-f]{64})"\)', script.read_text("utf-8")))
 
 
 def link(path: str, **query: Any) -> str:

@@ -3,8 +3,7 @@
 Importing plotly takes half a second, and the package is optional. A figure is a dict of `data` and `layout`, so none of it
 needs the import. With plotly installed, `Figure.plotly()` returns a checked plotly figure.
 
-A page contains the script plotly.min.js. The file is 4.8 MB; packed it is 1.5 MB, and the browser unpacks it. Packing takes a
-fifth of a second, so it is done once per machine and stored in the user's cache folder.
+A page contains the script that draws them: a part of plotly.js, 0.45 MB packed, which the browser unpacks.
 """
 
 from __future__ import annotations
@@ -18,69 +17,28 @@ from collections.abc import Sequence
 from functools import lru_cache
 from html import escape, unescape
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from grandrounds.core.arrays import plain, write_atomic
 from grandrounds.core.errors import BadInput
-from grandrounds.data.store import cache_folder
 from grandrounds.report.document import CONFIG, Charts, document
 
-_CACHED_LEVEL = 6
-_UNCACHED_LEVEL = 1  # without a cache every page compresses again
-
-
-def script_file() -> Path | None:
-    """Find plotly.min.js of the installed plotly; None where there is none."""
-    try:
-        spec = find_spec("plotly")
-    except (ImportError, ValueError):
-        return None
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / "package_data" / "plotly.min.js"
-        if path.is_file():
-            return path
-    return None
+SCRIPT = "static/plotly.min.js.gz"
+"""The script that draws figures, packed: plotly.js with the kinds of traces that our figures have (tools/plotly)."""
 
 
 @lru_cache(maxsize=1)
-def packed_script() -> str | None:
-    """Return plotly.min.js as gzip in base64; None where plotly is not installed."""
-    path = script_file()
-    return None if path is None else base64.b64encode(_packed_bytes(path)).decode()
+def packed_script_bytes() -> bytes:
+    """Return the script that draws figures, as gzip."""
+    return (files("grandrounds.report") / SCRIPT).read_bytes()
 
 
-def _packed_bytes(path: Path) -> bytes:
-    facts = path.stat()
-    cached = cache_folder() / f"plotly-{facts.st_size}-{facts.st_mtime_ns}.js.gz"
-    data_cached = _read_cached(cached, size=facts.st_size)
-    if data_cached is not None:
-        return data_cached
-    text = path.read_bytes()
-    part: Path | None = None
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cached.parent, prefix=".part-", delete=False) as f:
-            part = Path(f.name)
-            data = gzip.compress(text, _CACHED_LEVEL, mtime=0)
-            f.write(data)
-        part.replace(cached)
-    except OSError:
-        if part is not None:
-            part.unlink(missing_ok=True)
-        return gzip.compress(text, _UNCACHED_LEVEL, mtime=0)
-    return data
-
-
-def _read_cached(path: Path, *, size: int) -> bytes | None:
-    """Read the packed script from the cache if it is complete: gzip's last four bytes hold the length of the text."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    complete = data[:2] == b"\x1f\x8b" and int.from_bytes(data[-4:], "little") == size % 2**32
-    return data if complete else None
+@lru_cache(maxsize=1)
+def packed_script() -> str:
+    """Return the script that draws figures, as gzip in base64."""
+    return base64.b64encode(packed_script_bytes()).decode()
 
 
 Trace = dict[str, Any]
@@ -150,13 +108,9 @@ class Figure(dict[str, Any]):
         """Write one page with this figure and all it takes to draw it.
 
         Raises:
-            BadInput: plotly is not installed, or the file cannot be written.
+            BadInput: The file cannot be written.
         """
         script = packed_script()
-        if script is None:
-            raise BadInput(
-                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="missing-package"
-            )
         charts = Charts(script)
         body = [charts.note, charts.place(self, wide=True)]
         _write(Path(path), document(self.title, body, script).encode())
@@ -170,9 +124,8 @@ class Figure(dict[str, Any]):
             height: Its height in CSS pixels; by default the figure's own.
 
         Raises:
-            BadInput: kaleido, plotly or a browser is missing, or the file cannot be written.
+            BadInput: kaleido or a browser is missing, or the file cannot be written.
         """
-        script = script_file()
         try:
             kaleido = import_module("kaleido")
             draw, missing = kaleido.calc_fig_sync, import_module("choreographer.browsers.chromium").ChromeNotFoundError
@@ -180,19 +133,19 @@ class Figure(dict[str, Any]):
             raise BadInput(
                 "a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html", code="missing-package"
             ) from None
-        if script is None:
-            raise BadInput(
-                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="missing-package"
-            )
         size = {"format": "png", "width": width, "height": height or self["layout"]["height"], "scale": 2}
-        # no MathJax, no script from a content network: nothing is fetched
-        browser = {"path": find_browser(), "mathjax": False, "plotlyjs": script.as_uri()}
-        try:
-            drawn = draw({"data": self["data"], "layout": self["layout"]}, opts=size, kopts=browser)
-        except missing:
-            raise BadInput(
-                "a PNG needs Chrome or Chromium on this machine: install one, or use write_html", code="browser-missing"
-            ) from None
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "plotly.min.js"
+            script.write_bytes(gzip.decompress(packed_script_bytes()))
+            # no MathJax, no script from a content network: nothing is fetched
+            browser = {"path": find_browser(), "mathjax": False, "plotlyjs": script.as_uri()}
+            try:
+                drawn = draw({"data": self["data"], "layout": self["layout"]}, opts=size, kopts=browser)
+            except missing:
+                raise BadInput(
+                    "a PNG needs Chrome or Chromium on this machine: install one, or use write_html",
+                    code="browser-missing",
+                ) from None
         _write(Path(path), drawn)
 
 

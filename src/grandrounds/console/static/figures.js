@@ -15,7 +15,7 @@
   // The script that draws is large: it is fetched for the first figure that comes near, and the page does not wait for it.
   let loading = null;
   const plotly = () => loading ??= new Promise((resolve, reject) => {
-    const script = made("script", {src: "/static/plotly.min.js", onload: resolve});
+    const script = made("script", {src: document.querySelector("meta[name=plotly]").content, onload: resolve});
     script.onerror = () => reject(new Error("the script that draws figures could not be loaded"));
     document.head.append(script);
   });

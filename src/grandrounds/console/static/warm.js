@@ -3,6 +3,6 @@
 "use strict";
 addEventListener("load", () => (window.requestIdleCallback ?? setTimeout)(() => {
   const script = document.createElement("script");
-  script.src = "/static/plotly.min.js";
+  script.src = document.querySelector("meta[name=plotly]").content;
   document.head.append(script);
 }));
