@@ -8,9 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grandrounds.audit.verdict import AuditResult
 from grandrounds.core.ending import ENDINGS, FAILED, INTERRUPTED, STOPPED, Ending
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.records import RunSummary
@@ -28,6 +27,9 @@ from grandrounds.report.findings import (
     make_findings,
 )
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, task_of_run
+
+if TYPE_CHECKING:  # a machine without the packages of the ledger runs without one
+    from grandrounds.audit.verdict import AuditResult
 
 FINISHED, RUNNING = "finished", "running"
 STATES = (FINISHED, RUNNING, *ENDINGS)
