@@ -90,6 +90,7 @@ PLACES = {
     "privacy, promised": Place("/privacy?run=noisy", ready=DONE, figures=True),
     "privacy, none": Place("/privacy?run=trust", ready=DONE),
     "privacy, unfinished": Place("/privacy?run=stopped"),
+    "api": Place("/api/docs"),
     "fault, not there": Place("/run?run=nobody"),
     "fault, other role": Place("/audit", user="viewer"),
 }

@@ -1,52 +1,331 @@
-"""The JSON API under made-up questions: it never breaks, and answers as it says it does."""
+"""The API: resource paths, pages, files, errors and its description; and under made-up questions it never breaks."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
 
-from tests.console.conftest import Signed
+from grandrounds.console.api.description import load_examples
+from grandrounds.console.api.resources import from_id, to_id
+from grandrounds.console.api.run_tables import write_csv
+from grandrounds.console.app import create_app
+from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.sessions import Limiter
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
+from grandrounds.console.views import audit as audit_view
+from grandrounds.console.views import privacy as privacy_view
+from tests.console.conftest import Signed, known_users, serving
 from tests.console.test_protection import routes
+from tests.report import EVIL
+
+V1 = "/api/v1"
+STREAMS = ("/api/live", f"{V1}/live")
+"""Paths whose answer has no end."""
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.response_schema_conformance,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+]
 
 
-def asked(signed: Signed, *, below: str) -> dict[str, set[int]]:
-    """What Schemathesis makes up for every route below a path, right, odd and wrong: the codes it was answered with."""
+def asked(signed: Signed, *, below: str, examples: int = 10, checks=CHECKS[:1]) -> dict[str, set[int]]:
+    """Send requests that Schemathesis makes up, valid and invalid, to every route below a path; return status codes by path."""
     headers = {"authorization": f"Bearer {signed.tokens['all']}", "host": "127.0.0.1"}
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", signed.app, headers=headers)
     schema.config.update(headers=headers)
     codes: dict[str, set[int]] = {}
     for found in schema.get_all_operations():
         operation = found.ok()
-        if not operation.path.startswith(below) or operation.path == "/api/live":
-            continue  # a stream has no end
+        if not operation.path.startswith(below) or operation.path in STREAMS:
+            continue
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+        @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
         def ask(case) -> None:
             answer = case.call()
             codes.setdefault(case.operation.path, set()).add(answer.status_code)
-            case.validate_response(answer, checks=[schemathesis.checks.not_a_server_error])
+            case.validate_response(answer, checks=checks)
 
         ask()
-    assert all(code < 500 for told in codes.values() for code in told), codes
+    assert all(code < 500 for status in codes.values() for code in status), codes
     return codes
 
 
-def test_no_question_breaks_the_api(signed):
-    found = asked(signed, below="/api")
-    assert len(found) >= 20 and found["/api/runs"] == {200}
+@pytest.fixture
+def viewer(signed):
+    return signed.client("viewer")
 
 
-def test_the_description_names_every_route_of_the_api(signed):
-    told = signed.client("viewer").get("/api/openapi.json").json()
-    held = {r.path for r in routes(signed.app) if r.path.startswith("/api") and r.include_in_schema}
-    assert set(told["paths"]) == held and len(held) >= 7
+def test_made_up_questions_are_answered_as_described(signed):
+    found = asked(signed, below=V1, examples=3, checks=CHECKS)
+    assert len(found) >= 45 and found[f"{V1}/runs"] <= {200, 422} and 200 in found[f"{V1}/runs"]
+
+
+def test_no_made_up_question_breaks_a_deprecated_path(signed):
+    for below in ("/api/run", "/api/compare", "/api/audit", "/api/privacy"):
+        assert asked(signed, below=below, examples=2)
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing_in_any_phase(everything):
+    """The command line of Schemathesis over a console of a hospital, as a new user would run it."""
+    users, tokens = known_users()
+    run_index = RunIndex(everything / "runs")
+    state = AppState(run_index, users, cases=SiteCases(run_index, "b"), limiter=Limiter(free=10**9))
+    for served in serving(state, tokens):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/api/openapi.json"),
+                *("-H", f"Authorization: Bearer {tokens['all']}", "--exclude-path", STREAMS[0], "--exclude-path", STREAMS[1]),
+                *("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20", "--continue-on-failure"),
+                *("--exclude-checks", "positive_data_acceptance", "--seed", "1", "--exclude-deprecated"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=everything,
+        )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "No issues found" in done.stdout or "failures" not in done.stdout
+
+
+def test_the_description_names_every_route_of_the_api(viewer, signed):
+    described = viewer.get("/api/openapi.json").json()
+    there = {r.path for r in routes(signed.app) if r.path.startswith("/api") and r.include_in_schema}
+    assert set(described["paths"]) == there and described["openapi"].startswith("3.1")
+    for path, methods in described["paths"].items():
+        for operation in methods.values():
+            assert bool(operation.get("deprecated")) == (not path.startswith(V1))
+            assert operation["x-roles"] and "Roles: " in operation["description"] and operation["summary"]
+            assert operation["tags"][0] in {tag["name"] for tag in described["tags"] if tag["description"]}
+    roles = described["paths"][f"{V1}/audit/runs"]["get"]["x-roles"]
+    assert "auditor" in roles and not {"viewer", "clinician"} & set(roles)
     assert signed.client().get("/api/openapi.json").status_code == 401
 
 
-def test_the_description_says_how_a_program_signs_in(signed):
-    told = signed.client("viewer").get("/api/openapi.json").json()
-    schemes = told["components"]["securitySchemes"]
+def test_the_description_says_how_a_program_signs_in(viewer):
+    described = viewer.get("/api/openapi.json").json()
+    schemes = described["components"]["securitySchemes"]
     assert (schemes["token"]["type"], schemes["token"]["scheme"]) == ("http", "bearer")
     assert (schemes["session"]["in"], schemes["session"]["name"]) == ("cookie", "rounds_session")
-    assert told["security"] == [{"token": []}, {"session": []}]
+    assert described["security"] == [{"token": []}, {"session": []}]
+
+
+def test_examples_are_answers_that_the_description_allows(viewer):
+    described = viewer.get("/api/openapi.json").json()
+    checked = 0
+    for name, example in load_examples().items():
+        method, path = name.split(" ", 1)
+        content = described["paths"][path][method.lower()]["responses"]["200"]["content"]
+        shown = content.get("application/json", {})
+        if shown.get("schema"):
+            schema = {**shown["schema"], "components": described["components"]}
+            Draft202012Validator(schema).validate(example["answer"])
+            checked += 1
+    assert checked >= 25
+
+
+@pytest.mark.parametrize(
+    "name", ["heart", "compare-heart/pooled-seed2", "a~b", "a!b/c", "!", "~", ".", "..", "a/~!b", "..a", "Zürich 2/ä"]
+)
+def test_a_name_is_one_part_of_a_path_and_comes_back(name):
+    assert from_id(to_id(name)) == name
+    assert "/" not in to_id(name) and to_id(name) not in (".", "..")
+
+
+def test_a_run_in_a_folder_is_reached_by_its_id(runs, tmp_path):
+    name = "compare~1/plain"
+    shutil.copytree(runs / "plain", tmp_path / "runs" / name)
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer")
+    (line,) = client.get(f"{V1}/runs").json()["runs"]
+    assert (line["name"], line["id"], line["url"]) == (name, "compare!~1~plain", f"{V1}/runs/compare!~1~plain")
+    found = client.get(line["url"])
+    assert found.status_code == 200 and found.json()["name"] == name
+    for link in ("sites", "rounds", "summary", "sites.csv"):
+        assert client.get(found.json()["links"][link]).status_code == 200
+    evil = client.get(f"{line['url']}/sites/{to_id(EVIL)}")
+    assert evil.status_code == 200 and evil.json()["site"] == EVIL
+
+
+def test_runs_come_in_pages_with_links_to_the_others(viewer):
+    seen, address = [], f"{V1}/runs?limit=2&sort=name"
+    while address:
+        answer = viewer.get(address)
+        body = answer.json()
+        assert (body["total"], body["pages"], body["limit"]) == (4, 2, 2)
+        seen += [line["name"] for line in body["runs"]]
+        following = re.search(r'<([^>]+)>; rel="next"', answer.headers["link"])
+        address = following[1] if following else None
+    assert seen == ["by-reasons", "plain", "private", "trust"]
+    assert viewer.get(f"{V1}/runs", params={"page": 9}).json()["runs"] == []
+
+
+def test_runs_are_searched_and_filtered(viewer):
+    def names(**query):
+        return [line["name"] for line in viewer.get(f"{V1}/runs", params=query).json()["runs"]]
+
+    assert names(q="FEDX") == ["trust"] and names(q="trust fedavg") == []
+    assert len(names(state="finished")) == 4 and names(state="running") == []
+    assert names(sort="oldest") == names()[::-1]
+    assert viewer.get(f"{V1}/runs", params={"sort": "size"}).status_code == 422
+
+
+def test_times_are_numbers_and_text(viewer):
+    found = viewer.get(f"{V1}/runs/plain").json()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["changed_at"]) and found["changed"] > 1e9
+
+
+def test_old_paths_give_the_same_answers(viewer):
+    for new, old, query in (
+        ("/runs/trust/sites", "/run/sites", {}),
+        ("/runs/trust/rounds/2", "/run/round", {"round": 2}),
+        ("/runs/trust/rounds/2/sites/a/explanation", "/run/why", {"round": 2, "site": "a"}),
+        ("/runs/trust/figures/curves", "/run/figure", {"figure": "curves"}),
+    ):
+        found = viewer.get(V1 + new)
+        assert found.status_code == 200
+        assert found.json() == viewer.get(f"/api{old}", params={"run": "trust", **query}).json()
+
+
+def test_an_unchanged_answer_is_not_sent_again(signed):
+    viewer = signed.client("viewer")
+    for path in ("/runs", "/runs/plain", "/runs/plain/figures/curves", "/runs/plain/sites.csv"):
+        tag = viewer.get(V1 + path).headers["etag"]
+        again = viewer.get(V1 + path, headers={"if-none-match": f'"other", {tag}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert viewer.get(V1 + path, headers={"if-none-match": '"other"'}).status_code == 200
+        assert signed.client().get(V1 + path, headers={"if-none-match": tag}).status_code == 401
+
+
+def test_files_of_a_run(viewer, runs, tmp_path):
+    stored = (runs / "plain" / "summary.json").read_bytes()
+    assert viewer.get(f"{V1}/runs/plain/summary").content == stored
+    plan = tomllib.loads(viewer.get(f"{V1}/runs/plain/experiment").text)
+    assert plan["method"]["name"] == "fedavg" and plan["method"]["rounds"] == 3
+    report = viewer.get(f"{V1}/runs/plain/report")
+    assert report.content == (runs / "plain" / "report.html").read_bytes()
+    assert report.headers["content-disposition"].startswith("attachment")  # its scripts do not run on this console
+    none = viewer.get(f"{V1}/runs/plain/report.pdf")
+    assert none.status_code == 404 and "rounds report plain --pdf" in none.json()["error"]
+
+
+def test_an_experiment_has_no_folders_and_no_passwords(hospital):
+    run_index, _ = hospital
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(run_index, users)), tokens).client("viewer")
+    text = client.get(f"{V1}/runs/icu/experiment").text
+    assert tomllib.loads(text)["data"]["table"] == "patients.csv" and str(run_index.root.parent) not in text
+
+
+def test_a_linked_file_is_not_read(runs, tmp_path):
+    shutil.copytree(runs / "plain", tmp_path / "runs" / "plain")
+    report = tmp_path / "runs" / "plain" / "report.html"
+    report.unlink()
+    (tmp_path / "secret").write_text("secret")
+    report.symlink_to(tmp_path / "secret")
+    users, tokens = known_users()
+    answer = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer").get(
+        f"{V1}/runs/plain/report"
+    )
+    assert answer.status_code == 409 and "secret" not in answer.text and str(tmp_path) not in answer.text
+
+
+def test_tables_have_the_numbers_of_the_json(viewer):
+    def table(name):
+        answer = viewer.get(f"{V1}/runs/plain/{name}.csv")
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+        return list(csv.DictReader(io.StringIO(answer.text)))
+
+    sites = viewer.get(f"{V1}/runs/plain/sites").json()
+    assert [row["site"].removeprefix("'") for row in table("sites")] == [s["site"] for s in sites]
+    assert float(table("sites")[0]["auroc"]) == sites[0]["metrics"]["auroc"]
+    assert [row["round"] for row in table("rounds")] == ["1", "2", "3"] and len(table("weights")) == 12
+    final = viewer.get(f"{V1}/runs/plain/summary").json()["final"]
+    auroc = next(row for row in table("metrics") if row["metric"] == "auroc")
+    assert float(auroc["value"]) == final["auroc"] and float(auroc["low"]) == final["auroc_low"]
+
+
+def test_no_cell_is_a_formula():
+    rows = [{"site": text, "change": -0.5} for text in ("=1+1", "+1", "-1", "@a", "\t=1", "plain")]
+    read = list(csv.DictReader(io.StringIO(write_csv(rows).decode())))
+    assert all(row["site"].startswith("'") for row in read[:-1]) and read[-1]["site"] == "plain"
+    assert {row["change"] for row in read} == {"-0.5"}  # a number stays a number
+
+
+def test_every_error_is_a_sentence_with_a_code(signed):
+    cases = {
+        (None, "/runs"): (401, "not-signed-in"),
+        ("viewer", "/audit/runs"): (403, "no-access"),
+        ("viewer", "/runs/nobody"): (404, "unknown-run"),
+        ("viewer", "/runs/plain/sites/nobody"): (404, "unknown-site"),
+        ("viewer", "/nowhere"): (404, "not-found"),
+        ("viewer", "/runs?limit=0"): (422, "invalid-request"),
+        ("viewer", "/compared-runs"): (422, "invalid-request"),
+    }
+    for (role, path), (status, code) in cases.items():
+        answer = signed.client(role).get(V1 + path)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), path
+        assert set(answer.json()) == {"error", "code"} and answer.json()["error"]
+    assert "parameter 'limit'" in signed.client("viewer").get(f"{V1}/runs?limit=0").json()["error"]
+    wrong = signed.client("viewer").delete(f"{V1}/runs")
+    assert (wrong.status_code, wrong.headers["allow"], wrong.json()["code"]) == (405, "GET", "method-not-allowed")
+
+
+def test_a_run_that_is_not_finished_or_damaged_conflicts(everything):
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(everything / "runs"), users)), tokens).client("auditor")
+    for path in ("/runs/damaged", "/privacy/runs/stopped", "/audit/runs/bent/ledger"):
+        answer = client.get(V1 + path)
+        assert answer.status_code == 409 and answer.json()["code"], path
+    assert client.get("/api/run", params={"run": "damaged"}).status_code == 422
+
+
+def test_a_result_that_is_still_computed_is_answered_with_202(signed, monkeypatch):
+    auditor = signed.client("auditor")
+    monkeypatch.setattr(privacy_view.promise, "__kwdefaults__", {"wait": 0.0})
+    monkeypatch.setattr(audit_view.check, "__kwdefaults__", {"deep": False, "wait": 0.0})
+    for path, old in (("/privacy/runs/private", "/privacy"), ("/audit/runs/private/check", None)):
+        answer = auditor.get(V1 + path)
+        assert answer.status_code == 202 and int(answer.headers["retry-after"]) > 0, answer.text
+        assert answer.json()["state"] == "computing" and "etag" not in answer.headers
+        if old is not None:
+            assert auditor.get(f"/api{old}", params={"run": "private"}).status_code in (200, 425)
+
+
+def test_patients_values_are_posted_and_answers_are_not_stored(hospital):
+    run_index, cases = hospital
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(run_index, users, cases=cases)), tokens).client("clinician")
+    first = client.get(f"{V1}/cases/runs/icu/patients").json()["patients"][0]["case"]
+    answer = client.get(f"{V1}/cases/runs/icu/patients/{first}")
+    assert answer.status_code == 200 and "etag" not in answer.headers and answer.headers["cache-control"] == "no-store"
+    path = f"{V1}/cases/runs/icu/patients/{first}/what-if"
+    assert client.get(path).status_code == 405
+    assert client.post(path, content=json.dumps({"age": 80})).status_code == 200
+    named = client.post(f"{V1}/cases/runs/icu/patients", json={"find": "Jane Doe"})
+    assert named.status_code == 200 and named.json()["patients"]
+    assert client.get(f"{V1}/cases/runs/icu/patients", params={"find": "Jane"}).status_code == 422
+
+
+def test_the_page_of_the_api_is_searched_and_needs_no_script(signed):
+    viewer = signed.client("viewer")
+    page = viewer.get("/api/docs").text
+    assert f"{V1}/runs/{{run}}/sites.csv" in page and "curl -H" in page and "<script>" not in page
+    assert 'href="#type-RunPage"' in page and 'id="type-RunPage"' in page
+    found = viewer.get("/api/docs", params={"q": "countersignatures"}).text
+    assert "1 operation" in found and "/countersignatures" in found and "nomogram" not in found
+    assert EVIL not in viewer.get("/api/docs", params={"q": EVIL}).text
+    assert signed.client().get("/api/docs").status_code == 401

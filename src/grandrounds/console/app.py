@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from grandrounds import __version__
 from grandrounds.console.access_log import AccessLogFault
-from grandrounds.console.api.description import describe_api
+from grandrounds.console.api.description import describe_api, find_routes
 from grandrounds.console.api.resources import RETRY_SECONDS, ROOT
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth import sign_in, single_sign_on
@@ -53,13 +53,14 @@ def create_app(app_state: AppState) -> FastAPI:
 
 def _routes() -> list[Any]:
     from grandrounds.console import api, routes
+    from grandrounds.console.api import docs
     from grandrounds.console.api.cases import resources as case_resources
     from grandrounds.console.cases import routes as cases
     from grandrounds.console.register import routes as register
 
     resources = (*api.RESOURCES, case_resources)
     described = [*(r.router for r in resources), *(r.old_router for r in api.RESOURCES), cases.api_router]
-    return [*described, routes.router, cases.router, register.router]
+    return [*described, docs.router, routes.router, cases.router, register.router]
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:
@@ -76,22 +77,38 @@ def _report_health() -> dict[str, bool]:
 
 
 CODES = {
+    400: "invalid-request",
     401: "not-signed-in",
     403: "no-access",
     404: "not-found",
     405: "method-not-allowed",
+    409: "conflict",
     413: "request-too-large",
     422: "invalid-request",
     425: "still-computing",
     429: "too-many-requests",
 }
 """Codes of errors that have none of their own."""
+OF_REQUEST = frozenset(
+    {"invalid-request", "nothing-chosen", "conflicting-choices", "duplicate-axis", "duplicate-run", "too-many-runs"}
+    | {"name-in-address"}
+)
+"""Codes of errors of a GET request itself. Any other is about the state of a run: not finished, damaged, withdrawn."""
 
 
 async def _handle_error(request: Request, e: Exception) -> Response:
     """Answer an HTTP error: JSON for the API, an error page for browsers, the sign-in form for anonymous users."""
     assert isinstance(e, StarletteHTTPException)
-    return _refuse(request, e.status_code, str(e.detail), headers=e.headers)
+    headers = dict(e.headers or {})
+    if e.status_code == 405:  # Starlette names the methods of one route, and a path may have two
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return _refuse(request, e.status_code, str(e.detail), headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Collect the methods of all routes of a path."""
+    fitting = (r for r in find_routes(request.app) if r.path_regex.match(request.url.path))
+    return {method for route in fitting for method in route.methods}
 
 
 def _refuse(
@@ -110,7 +127,9 @@ def _handler_for(status: int) -> Any:
         if isinstance(e, BadInput) and e.code == CODES[425] and request.url.path.startswith(ROOT):
             return await _handle_computing(request, e)
         sentence = "the request is too large" if isinstance(e, TooLarge) else str(e)
-        return _refuse(request, status, sentence, code=getattr(e, "code", ""))
+        about_run = isinstance(e, Unreadable) or (request.method == "GET" and getattr(e, "code", "") not in OF_REQUEST)
+        conflicts = status == 422 and about_run and request.url.path.startswith(ROOT)
+        return _refuse(request, 409 if conflicts else status, sentence, code=getattr(e, "code", ""))
 
     return handler
 

@@ -28,14 +28,13 @@ def choices(request: Request, who: Comparer) -> Choice:
     return compare_view.choices(get_state(request).run_index)
 
 
-@resources.get("/compared-runs", old="", summary="A comparison of the runs that the query names")
+@resources.old_router.get("", summary="A comparison of runs")
 def compared(request: Request, who: Comparer, run: RunNames = [], comparison: ComparisonName = None) -> ComparisonView:  # noqa: B006
     return compare_view.compare_runs(get_state(request).run_index, run, comparison)
 
 
-@resources.get(
-    "/compared-runs/figures/{figure}",
-    old="/figure",
+@resources.old_router.get(
+    "/figure",
     summary="A figure of a comparison as Plotly's data and layout",
     responses=FIGURE,
     response_model=None,
@@ -63,6 +62,28 @@ def _parse_names(text: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise BadInput("runs must be a JSON list of names", code="invalid-request")
     return names
+
+
+ChosenRuns = Annotated[
+    list[Name], Query(description="Runs' names, as /api/v1/runs has them.", min_length=1, max_length=200)
+]
+
+
+@resources.get("/compared-runs", summary="A comparison of the runs that the query names")
+def compared_runs(request: Request, who: Comparer, run: ChosenRuns) -> ComparisonView:
+    return compare_view.compare_runs(get_state(request).run_index, run, None)
+
+
+@resources.get(
+    "/compared-runs/figures/{figure}",
+    summary="A figure of these runs as Plotly's data and layout",
+    responses=FIGURE,
+    response_model=None,
+)
+def compared_figure(
+    request: Request, who: Comparer, figure: FigureName, run: ChosenRuns, x: Axis = "", y: Axis = ""
+) -> dict[str, object]:
+    return compare_view.figure(get_state(request).run_index, figure, run, None, x=x, y=y)
 
 
 SavedComparison = Annotated[str, Query(description="A comparison. In a path, `/` is written as `~`.", max_length=1024)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
@@ -69,8 +70,19 @@ def describe_api(app: FastAPI, *, session_cookie: str) -> dict[str, Any]:
             operation = schema["paths"].get(route.path, {}).get(method.lower())
             if operation is not None:
                 _add_roles(operation, route)
-                _add_example(operation, f"{method} {route.path}")
+                _add_example(operation, method, route.path)
+    _write_pairs_as_lists(schema["components"]["schemas"])
     return schema
+
+
+def _write_pairs_as_lists(part: Any) -> None:
+    """Describe a tuple of equal items as a list of fixed length, which more tools understand."""
+    if isinstance(part, dict):
+        items = part.get("prefixItems")
+        if isinstance(items, list) and items and all(item == items[0] for item in items):
+            part["items"] = part.pop("prefixItems")[0]
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _write_pairs_as_lists(inner)
 
 
 def find_routes(router: Any) -> Iterator[APIRoute]:
@@ -110,12 +122,22 @@ def _add_roles(operation: dict[str, Any], route: APIRoute) -> None:
     operation["description"] = "\n\n".join(text for text in (operation.get("description"), sentence) if text)
 
 
-def _add_example(operation: dict[str, Any], name: str) -> None:
-    for kind, content in operation["responses"].get("200", {}).get("content", {}).items():
-        example = load_examples().get(name)
-        if example is not None:
-            content["example"] = example["answer"]
-            operation.setdefault("x-example", {"path": example["path"], "kind": kind})
+def _add_example(operation: dict[str, Any], method: str, path: str) -> None:
+    """Add an answer, the path that was asked for, and the values of its parameters."""
+    example = load_examples().get(f"{method} {path}")
+    if example is None:
+        return
+    operation["x-example"] = example["path"]
+    for content in operation["responses"]["200"].get("content", {}).values():
+        content["example"] = example["answer"]
+    asked = urlsplit(example["path"])
+    named = zip(path.split("/"), asked.path.split("/"), strict=True)
+    values: dict[str, Any] = {part.strip("{}"): unquote(value) for part, value in named if part.startswith("{")}
+    values |= parse_qs(asked.query)
+    for parameter in operation.get("parameters", ()):
+        value = values.get(parameter["name"])
+        if value is not None:
+            parameter["example"] = int(value) if parameter["schema"].get("type") == "integer" else value
 
 
 @lru_cache(maxsize=1)

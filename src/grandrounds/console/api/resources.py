@@ -53,6 +53,12 @@ REFUSED: Responses = {
     422: {"description": "The request is invalid, or the run is damaged.", "model": Problem},
     429: {"description": "Too many wrong tokens from this address.", "model": Problem},
 }
+RESOURCE_REFUSED: Responses = {
+    **REFUSED,
+    400: {"description": "The request cannot be read, or its address is too long."},
+    409: {"description": "The run is not finished, damaged, withdrawn, or does not verify.", "model": Problem},
+    422: {"description": "A parameter or the body is invalid.", "model": Problem},
+}
 NOT_MODIFIED: Responses = {304: {"description": "Not changed since the answer with the ETag in If-None-Match."}}
 PENDING: Responses = {
     202: {
@@ -133,7 +139,7 @@ class Resources:
             computed: Answers may be computed in the background.
             tagged: Answers have an ETag.
         """
-        responses = {**REFUSED, **(NOT_MODIFIED if tagged else {}), **(PENDING if computed else {})}
+        responses = {**RESOURCE_REFUSED, **(NOT_MODIFIED if tagged else {}), **(PENDING if computed else {})}
         old_responses = {**REFUSED, **(TOO_EARLY if computed else {})}
         self.router = APIRouter(
             prefix=f"{ROOT}{prefix}",
