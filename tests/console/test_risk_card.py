@@ -63,7 +63,7 @@ def test_the_table_gives_every_total_the_risk_of_the_model(client):
 
 def test_runs_without_a_card_have_a_page_that_says_so(client):
     assert "This run has no risk card." in client.get("/card", params={"run": "plain"}).text
-    assert "This run is stopped: its risk card is written" in client.get("/card", params={"run": "stopped"}).text
+    assert "This run is interrupted: its risk card is written" in client.get("/card", params={"run": "stopped"}).text
     assert client.get("/api/run/card", params={"run": "plain"}).json() is None
 
 

@@ -36,7 +36,7 @@ def test_a_run_that_stopped_and_one_at_work_are_told_apart(runs, tmp_path):
     (tmp_path / "stopped" / "summary.json").unlink()
     (tmp_path / "stopped" / "round_logs.json").unlink()
     run_index = RunIndex(tmp_path)
-    assert run_index.get("stopped").state == "stopped"
+    assert run_index.get("stopped").state == "interrupted"
     checkpoint = Checkpoint(tmp_path / "stopped" / "checkpoint")
     checkpoint.lock()
     assert run_index.get("stopped").state == "running"
@@ -78,24 +78,26 @@ def test_a_round_and_why_a_site_has_its_weight_are_what_the_command_says(signed,
         assert client.get("/api/run/why", params={"run": "trust", **bad}).status_code in (404, 422)
 
 
-def test_the_list_is_filtered_and_sorted_in_a_browser(window, console):
+def test_the_list_is_searched_and_sorted_in_a_browser(window, console):
     window.sign_in(console.tokens["viewer"])
     page = window.page
-    names = lambda: page.locator("#runs tbody tr:visible td:first-child a").all_inner_texts()  # noqa: E731
-    assert len(names()) == 4 and "4 runs" in page.inner_text("#count")
-    page.fill("#filter", "fedxchain")
-    assert names() == ["trust"] and page.inner_text("#count") == "1 of 4 runs"
-    page.fill("#filter", "")
-    page.select_option("#state", "running")
-    assert names() == []
-    page.select_option("#state", "")
-    button = page.get_by_role("button", name="accuracy")
-    button.focus()
+    names = lambda: page.locator("#runs tbody tr td:first-child a").all_inner_texts()  # noqa: E731
+    assert len(names()) == 4 and "4 rows" in page.inner_text("#count")
+    page.fill("#q", "fedxchain")
     page.keyboard.press("Enter")
-    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    page.wait_for_url("**/runs?*q=fedxchain*")
+    assert names() == ["trust"] and page.inner_text("#count") == "1 row"
+    page.select_option("#state", "running")
+    page.click("text=Search >> nth=-1")
+    page.wait_for_url("**state=running*")
+    assert names() == []
+    page.click("text=Show all")
+    page.get_by_role("link", name="accuracy").click()
+    page.wait_for_url("**sort=-accuracy*")
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
     column = page.locator("#runs thead th").all_inner_texts().index("accuracy")
     shown = [float(t) for t in page.locator(f"#runs tbody tr td:nth-child({column + 1})").all_inner_texts()]
-    assert shown == sorted(shown)
+    assert shown == sorted(shown, reverse=True)
     assert page.get_by_role("link", name="Audit").count() == 0  # not for a viewer
     assert window.wrong == []
 
@@ -178,8 +180,8 @@ def test_a_run_at_work_is_followed_live(chromium, tmp_path):
         listed.sign_in(tokens["viewer"])
         row = listed.page.locator('tr[data-run="live"]')
         assert row.locator(".tag").inner_text() == "running"
-        listed.page.fill("#filter", "fedavg live")
-        listed.page.click("th button:has-text('rounds')")
+        assert listed.page.locator("#now progress").get_attribute("max") == "4"
+        listed.go("/runs?q=fedavg+live&sort=name")
         window.go("/run?run=live")
         at = int(window.page.inner_text("#rounds"))
         assert at in (1, 2) and window.page.inner_text("#state") == "running"
@@ -188,9 +190,9 @@ def test_a_run_at_work_is_followed_live(chromium, tmp_path):
         assert window.page.inner_text("#rounds") == "4"
         listed.until("document.querySelector('tr[data-run=live] .tag').textContent === 'finished'")
         assert row.locator("input[name=run]").count() == 1, "it can be compared now"
-        assert listed.page.input_value("#filter") == "fedavg live", "what was typed stays"
-        assert listed.page.locator("th[aria-sort=ascending]").inner_text() == "rounds"
-        assert listed.page.inner_text("#count") == "1 of 1 runs" and listed.wrong == []
+        assert listed.page.input_value("#q") == "fedavg live", "search and order stay"
+        assert listed.page.locator("th[aria-sort=ascending]").inner_text() == "run"
+        assert listed.page.inner_text("#count") == "1 row" and listed.wrong == []
         assert window.wrong == []
     finally:
         go.set()

@@ -58,7 +58,7 @@ def test_the_api_has_a_sentence_for_every_value_and_the_figure(client):
 
 def test_runs_without_shapes_have_a_page_that_says_so(client):
     assert "This run has no shapes." in client.get("/shapes", params={"run": "plain"}).text
-    assert "This run is stopped: shapes are computed at the end of the fit." in client.get(
+    assert "This run is interrupted: shapes are computed at the end of the fit." in client.get(
         "/shapes", params={"run": "stopped"}
     ).text
 

@@ -29,10 +29,12 @@ class Page:
         return path == self.path or any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
 
 
+OVERVIEW = Page("/board", "Overview", Area.OVERVIEW)
 PATIENTS = Page("/case", "Patients", Area.CASES, ("/case", "/cases"))
 RUNS = Page("/runs", "Runs", Area.RUNS, ("/run", "/shapes", "/card", "/watch"))
 AUDIT = Page("/audit", "Audit", Area.AUDIT)
 PAGES = (
+    OVERVIEW,
     PATIENTS,
     Page("/models", "Models", Area.REGISTER, ("/models",)),
     RUNS,
@@ -42,8 +44,8 @@ PAGES = (
 )
 """Pages of the header, in their order."""
 START_PAGES = {
-    Role.BOARD: RUNS,
-    Role.APPROVER: RUNS,
+    Role.BOARD: OVERVIEW,
+    Role.APPROVER: OVERVIEW,
     Role.AUDITOR: AUDIT,
     Role.CLINICIAN: PATIENTS,
     Role.ENGINEER: RUNS,

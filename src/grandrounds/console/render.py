@@ -33,7 +33,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
         extensions=[VersionedAddresses],
     )
-    templates.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
+    templates.filters |= {"number": number, "words": words, "moment": _moment, "date": _date, "name": name}
+    templates.filters["capitalize_first"] = _capitalize_first
     templates.globals |= {"link": link, "version": __version__}
     templates.globals["shown"] = lambda place: shown_in(Place[place])
     return templates
@@ -105,3 +106,13 @@ def name(value: object) -> Markup:
 def _moment(seconds: float) -> str:
     """Format a time as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _date(seconds: float) -> str:
+    """Format a time as text without its zone, for columns whose head names it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _capitalize_first(text: str) -> str:
+    """Write the first letter in capitals and leave the rest, unlike jinja's `capitalize`."""
+    return text[:1].upper() + text[1:]

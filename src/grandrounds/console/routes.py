@@ -19,7 +19,9 @@ from grandrounds.console.navigation import RUNS, start_page
 from grandrounds.console.render import render_page
 from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
 from grandrounds.console.views import audit as audit_view
+from grandrounds.console.views import board as board_view
 from grandrounds.console.views import compare as compare_view
+from grandrounds.console.views import engineer as engineer_view
 from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
@@ -38,15 +40,29 @@ router = APIRouter(include_in_schema=False)
 def start(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
     """Show the start page of the user's first role."""
     page = start_page(who, has_patients=get_state(request).cases is not None)
-    if page is RUNS:
-        return runs(request, who)
-    return RedirectResponse(page.path, 303)
+    return runs(request, who) if page is RUNS else RedirectResponse(page.path, 303)
+
+
+@router.get("/board")
+def board(request: Request, who: Annotated[CurrentUser, require_area(Area.OVERVIEW)]) -> Response:
+    content = board_view.make_board(get_state(request).run_index, user=who.name)
+    return render_page(request, "board.html", who=who, board=content)
 
 
 @router.get("/runs")
-def runs(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)]) -> Response:
-    lines = run_lines(get_state(request).run_index)
-    return render_page(request, "runs.html", who=who, runs=lines, metrics=SHOWN)
+def runs(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.RUNS)],
+    q: Annotated[str, Query(max_length=200)] = "",
+    state: Annotated[str, Query(max_length=20)] = "",
+    group: Annotated[str, Query(max_length=1024)] = "",
+    sort: Annotated[str, Query(max_length=40)] = engineer_view.NEWEST,
+    page: Annotated[int, Query(ge=1, le=10**6)] = 1,
+) -> Response:
+    order = sort if sort in engineer_view.ORDERS else engineer_view.NEWEST
+    query = engineer_view.RunQuery(q.strip(), state, group, order, page)
+    listed = engineer_view.page_runs(get_state(request).run_index, query)
+    return render_page(request, "runs.html", who=who, listed=listed, metrics=SHOWN, states=engineer_view.STATES)
 
 
 @router.get("/run")

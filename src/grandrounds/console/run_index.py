@@ -19,10 +19,14 @@ from typing import Any, TypeVar
 
 from grandrounds.console.single_flight import SingleFlight
 from grandrounds.core.compact import Packer
+from grandrounds.core.ending import Ending
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.core.records import RoundRecord
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.journal import JournalReader
+from grandrounds.report.overview import FINISHED as FINISHED
+from grandrounds.report.overview import RUNNING as RUNNING
+from grandrounds.runs.ending import read_state
 from grandrounds.runs.explanations import without_arrays
 from grandrounds.runs.run import Run
 from grandrounds.runs.withdrawal import MARK
@@ -40,7 +44,7 @@ CACHED_RUNS, CACHED_LINES = 8, 20_000
 CACHED_BYTES = 256 * 2**20
 """Bytes of the files of cached runs; their records need a smaller part of it in memory."""
 
-FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
+UNREADABLE = "unreadable"
 _JOURNAL = "checkpoint/rounds.jsonl"
 _READ = ("summary.json", "round_logs.json", "explanations.json", _JOURNAL, "checkpoint/plan.json", MARK)
 _STAMPED = (*_READ, "checkpoint/state.safetensors")
@@ -69,9 +73,13 @@ class RunEntry:
 
     @property
     def state(self) -> str:
-        if os.path.lexists(self._paths[0]):
-            return FINISHED
-        return RUNNING if Checkpoint(self.folder / "checkpoint").is_locked() else STOPPED
+        """The state: finished, running, failed, stopped or interrupted."""
+        return FINISHED if os.path.lexists(self._paths[0]) else read_state(self.folder)[0]
+
+    @property
+    def ending(self) -> Ending | None:
+        """The end of a run that did not finish; None for a finished or running one."""
+        return None if os.path.lexists(self._paths[0]) else read_state(self.folder)[1]
 
     def stamp(self) -> Stamp:
         """Stamp the files that are read: the value changes when one of them does."""

@@ -1,76 +1,34 @@
-// Filter and sort the list of runs, and follow running ones.
+// Follows the runs of the list, and counts those chosen to compare. Search, order and pages are the server's.
 "use strict";
 (() => {
-  const table = document.getElementById("runs");
-  const body = table.tBodies[0];
-  const text = document.getElementById("filter");
-  const state = document.getElementById("state");
-  const count = document.getElementById("count");
-  const rows = () => [...body.rows].filter(row => row.dataset.run !== undefined);
-
-  const filter = () => {
-    const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const row of rows()) {
-      const said = row.textContent.toLowerCase();
-      row.hidden = !(words.every(word => said.includes(word)) && (!state.value || row.dataset.state === state.value));
-      shown += !row.hidden;
-    }
-    count.textContent = `${shown} of ${rows().length} runs`;
-  };
-  text.addEventListener("input", filter);
-  state.addEventListener("change", filter);
-
   const compare = document.getElementById("compare-chosen");
+  const boxes = () => [...document.querySelectorAll('#runs input[form="compare"]')];
   const choose = () => {
-    const chosen = body.querySelectorAll('input[form="compare"]:checked').length;
+    const chosen = boxes().filter(box => box.checked).length;
     compare.disabled = !chosen;
     compare.textContent = chosen ? `Compare ${chosen} ${chosen === 1 ? "run" : "runs"}` : "Compare chosen runs";
   };
-  body.addEventListener("change", choose);
+  document.getElementById("runs").addEventListener("change", choose);
   choose();
 
-  const value = (row, k, kind) => {
-    const cell = row.cells[k];
-    if (kind !== "number") return cell.textContent.trim().toLowerCase();
-    return cell.dataset.value === "" ? NaN : Number(cell.dataset.value);
-  };
-  const heads = [...table.tHead.rows[0].cells];
-  const sort = () => {
-    const k = heads.findIndex(head => head.hasAttribute("aria-sort"));
-    if (k < 0) return;
-    const up = heads[k].getAttribute("aria-sort") === "ascending";
-    const kind = heads[k].dataset.kind;
-    const order = (a, b) => {
-      const [x, y] = [value(a, k, kind), value(b, k, kind)];
-      if (kind === "number") return (isNaN(x) - isNaN(y)) || (up ? x - y : y - x) || 0; // unknown values come last
-      return up ? x.localeCompare(y) : y.localeCompare(x);
-    };
-    body.append(...rows().sort(order));
-  };
-  heads.forEach(head => head.querySelector("button").addEventListener("click", () => {
-    const up = head.getAttribute("aria-sort") !== "ascending";
-    heads.forEach(other => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    sort();
-  }));
-
-  // a new or finished run reloads the table; filter, order and selection stay
+  // a new or finished run loads this page of the list again; the selection stays
+  const PARTS = ["#counts", "#now", "#count", "#runs tbody"];
   const read = async () => {
-    const page = await (await fetch("/")).text();
-    const [from, to] = [page.indexOf("<tbody>"), page.indexOf("</tbody>")];
-    if (from < 0) { location.reload(); return; } // signed out meanwhile
-    const now = new DOMParser().parseFromString(`<table>${page.slice(from, to)}</table>`, "text/html").querySelector("tbody");
-    const chosen = new Set([...body.querySelectorAll('input[form="compare"]:checked')].map(box => box.value));
-    body.replaceChildren(...now.rows);
-    for (const box of body.querySelectorAll('input[form="compare"]')) box.checked = chosen.has(box.value);
-    sort();
-    filter();
+    const answer = await fetch(location.href);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (page.querySelector("#runs") === null) { location.reload(); return; } // signed out meanwhile
+    const chosen = new Set(boxes().filter(box => box.checked).map(box => box.value));
+    if (!document.querySelector("#now") !== !page.querySelector("#now")) { location.reload(); return; }
+    for (const part of PARTS) {
+      const [now, old] = [page.querySelector(part), document.querySelector(part)];
+      if (now && old) old.replaceChildren(...now.childNodes);
+    }
+    for (const box of boxes()) box.checked = chosen.has(box.value);
     choose();
   };
   let [reading, more] = [false, false];
   const again = async () => {
-    more = true; // updates that arrive during the request may not be in the table yet
+    more = true; // updates that arrive during the request may not be in the list yet
     if (reading) return;
     reading = true;
     try {
@@ -78,23 +36,22 @@
     } finally { reading = false; }
   };
 
-  // progress: rounds and states from the server
+  const write = (place, {rounds, of}) => {
+    const text = place.querySelector(".rounds");
+    if (text) text.textContent = "exact" in text.dataset ? `${rounds} ${rounds === 1 ? "exchange" : "exchanges"}` : `${rounds} of ${of} rounds`;
+    const bar = place.querySelector("progress");
+    if (bar) bar.value = rounds;
+  };
+  const seen = new Map(); // states by run
+  let first = true;
   rounds.follow(runs => {
     for (const [name, told] of Object.entries(runs)) {
-      const row = rows().find(r => r.dataset.run === name);
-      if (!row || (told.state === "finished" && row.dataset.state !== "finished")) {
-        again();
-        continue;
-      }
-      row.dataset.state = told.state;
-      const tag = row.querySelector(".tag");
-      tag.textContent = told.state;
-      tag.className = `tag ${told.state}`;
-      const cell = row.querySelector(".rounds");
-      cell.dataset.value = told.rounds;
-      cell.firstChild.textContent = "exact" in cell.dataset ? `${told.rounds} ${told.rounds === 1 ? "exchange" : "exchanges"}` : `${told.rounds} of ${told.of}`;
-      const bar = cell.querySelector("progress");
-      if (bar) bar.value = told.rounds;
+      const places = document.querySelectorAll(`[data-run="${CSS.escape(name)}"]`);
+      const shown = [...places].find(place => place.dataset.state)?.dataset.state ?? seen.get(name);
+      if (first ? shown !== undefined && shown !== told.state : shown !== told.state) again();
+      seen.set(name, told.state);
+      places.forEach(place => write(place, told));
     }
+    first = false;
   });
 })();

@@ -19,6 +19,7 @@ from grandrounds.metrics.fairness import decision_metric, worst_site
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.outcome import format_score, is_classification, task_of_run
+from grandrounds.runs.ending import read_state
 from grandrounds.runs.run import Run
 
 SHOWN = shown_in(Place.RUN_LIST)
@@ -43,6 +44,10 @@ class RunLine(BaseModel):
     headline: str = ""  # the main score of a run that predicts no class
     worst_site: str | None = None
     epsilon: float | None = None
+    megabytes: float | None = None  # sent in both directions
+    seconds: float | None = None  # training time
+    cause: str = ""  # the end of a run that did not finish, in one sentence
+    fix: str = ""
     wrong: str = ""
     withdrawn: str = ""  # the withdrawal of a site, after which the model is not valid
 
@@ -60,7 +65,9 @@ def run_line(run_index: RunIndex, entry: RunEntry, stamp: Stamp | None = None) -
         line = run_index.line(entry.name, _line, stamp=stamp)
     except Unreadable as e:
         return RunLine(name=entry.name, state=UNREADABLE, changed=changed, wrong=str(e))
-    return line.model_copy(update={"state": entry.state, "changed": changed})  # a run may end without writing again
+    state, ending = read_state(entry.folder)  # a run may end without writing again
+    ended = {} if ending is None else {"cause": ending.sentence, "fix": ending.fix}
+    return line.model_copy(update={"state": state, "changed": changed, **ended})
 
 
 def _line(entry: RunEntry) -> RunLine:
@@ -90,8 +97,16 @@ def _line(entry: RunEntry) -> RunLine:
         headline=_headline(summary),
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
+        **_cost(summary),
         withdrawn="" if run.withdrawn is None else run.withdrawn.sentence,
     )
+
+
+def _cost(summary: RunSummary) -> dict[str, float]:
+    cost = summary.cost
+    if not {"bytes_down", "bytes_up", "seconds"} <= set(cost):
+        return {}
+    return {"megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6, "seconds": float(cost["seconds"])}
 
 
 def _headline(summary: RunSummary) -> str:
