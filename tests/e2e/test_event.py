@@ -231,8 +231,7 @@ def test_a_run_of_version_01_keeps_the_last_class_and_says_so(pair, tmp_path):
 
 
 def test_the_model_card_and_the_console_name_the_event(pair):
-    from grandrounds.core.plan_types import Plan
-    from grandrounds.report.card import model_card
+    from tests.report.summaries import board_page
 
     run = pair["words"][1]
-    assert run.event.line.removeprefix("event: ") in "".join(model_card(run.summary, Plan(run.plan), None))
+    assert run.event.line.removeprefix("event: ") in board_page(run)

@@ -329,7 +329,7 @@ def test_a_file_at_a_site_that_lacks_something_is_refused(done, tmp_path):
 
 def test_the_report_and_the_screen_tell_of_them(done):
     page = (done.folder / "report.html").read_text()
-    assert "<h2>Heat maps</h2>" in page and "Concentration of heat maps" in page and "Similarity of heat maps" in page
+    assert "<h3>Heat maps</h3>" in page and "Concentration of heat maps" in page and "Similarity of heat maps" in page
     lines = {line["name"]: line for line in map_similarity(done.rounds)["data"]}
     told = [maps(done)[r]["means"]["saliency"]["alike"]["ssim"] for r in (1, 3)]
     assert (lines["saliency, own and common"]["x"], lines["saliency, own and common"]["y"]) == ([1, 3], told)

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RunSummary
+from grandrounds.report.card import BoardFile
+from grandrounds.report.page import report_page
+from grandrounds.runs.run import Run
+
+if TYPE_CHECKING:
+    from grandrounds.audit.verdict import AuditResult
+
+
+def board_page(run: Run, audited: AuditResult | None = None, *, summary: RunSummary | None = None, use: str = "") -> str:
+    """Return the page of a run as it is printed for a board, without figures of rounds and the script of charts."""
+    board = BoardFile(Plan(run.plan), audited, use, "today")
+    page = report_page(summary or run.summary, [], run.summary.environment, board=board)
+    return page.partition("</style>")[2].partition("<script type='text/plain'")[0]
 
 
 def classification(

@@ -13,11 +13,11 @@ from grandrounds.cli.screen import show_summary
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.estimates import groups
 from grandrounds.data.table import Table
-from grandrounds.report.card import model_card
 from grandrounds.report.document import Charts
 from grandrounds.report.fairness import describe_gaps, describe_mitigation, gap_table
 from grandrounds.report.figures.groups import group_gaps
 from grandrounds.report.sections.fairness import CAVEAT, fairness_section
+from tests.report.summaries import board_page
 from tests.support import patients
 
 
@@ -78,7 +78,7 @@ def test_a_run_shows_the_groups_everywhere(run):
     text = (run.folder / "report.html").read_text()
     for part in ("Groups of patients", "Gaps between groups of patients", "Correction by group", CAVEAT):
         assert part in text
-    card = " ".join(model_card(run.summary, gr.core.plan_types.Plan(run.plan), None))
+    card = board_page(run)
     assert "No subgroup was evaluated" not in card and "sex: f" in card
     screen = io.StringIO()
     show_summary(Console(file=screen, width=200), run.summary)

@@ -167,11 +167,11 @@ def test_a_fit_from_sums_has_exchanges_and_a_seed_only_where_columns_are_drawn()
     sites = {"all": 4, "training": 4}
     told = {"sites": sites, "rounds": 8, "parameters": 120, "model": "gam"}
     line = about_line(summary(**told, shapes=shapes()))
-    assert line == "4 sites (4 train), 8 exchanges, additive model that uses 2 of 3 columns"
+    assert line == "4 sites, all train, 8 exchanges, additive model that uses 2 of 3 columns"
     line = about_line(summary(**told, trees=trees()))
-    assert line == "4 sites (4 train), 8 exchanges, 160 boosted trees of depth 4, seed 0"
-    assert about_line(summary(**told, card=card())) == "4 sites (4 train), 8 exchanges, risk card of 5 terms"
-    assert about_line(summary(**told)) == "4 sites (4 train), 8 rounds, gam with 120 parameters, seed 0"
+    assert line == "4 sites, all train, 8 exchanges, 160 boosted trees of depth 4, seed 0"
+    assert about_line(summary(**told, card=card())) == "4 sites, all train, 8 exchanges, risk card of 5 terms"
+    assert about_line(summary(**told)) == "4 sites, all train, 8 rounds, gam with 120 parameters, seed 0"
 
 
 def test_values_have_the_digits_that_tell_them_apart():

@@ -85,7 +85,7 @@ def test_a_run_without_a_model_has_a_page():
     )  # fmt: skip
     machine = {"python": "3.11", "packages": {}, "processor": "x", "cores": 2, "memory_gib": 8}
     page = report_page(told, [], machine)
-    assert "3 sites (3 train), 3 rounds</p>" in page
-    assert "Table 1 by died" in page and "<h2>Survival</h2>" in page and "Counts leave the sites." in page
+    assert "3 sites, all train, 3 rounds</p>" in page
+    assert "Table 1 by died" in page and "<h3>Survival</h3>" in page and "Counts leave the sites." in page
     for absent in ("AUROC", "accuracy", "<h2>Training</h2>", "tiles'>", "<h2>Sites", "parameters"):
         assert absent not in page.split("</style>")[1].split("plotly-packed")[0], absent

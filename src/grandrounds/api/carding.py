@@ -75,7 +75,7 @@ class RiskCard:
         """
         from grandrounds.core.arrays import write_atomic
         from grandrounds.report.figure import find_browser
-        from grandrounds.report.page import write_pdf
+        from grandrounds.report.printing import write_pdf
 
         where = Path(self.run.folder if folder is None else folder)
         name = self.file_name

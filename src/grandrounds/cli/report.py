@@ -1,4 +1,4 @@
-"""`rounds report`: write the report of a run or a comparison again."""
+"""`rounds report`: write the report of a run or a comparison again, and the files for a governance board."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from grandrounds.cli.options import Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.report.provenance import LedgerState, Provenance
     from grandrounds.runs.run import Run
 
 
@@ -25,123 +24,88 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN | COMPARISON", help="A finished run's folder, or a comparison's.")
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="RUN | COMPARISON", help="The folder of a run or of a comparison.")],
     pdf: Annotated[
-        bool, typer.Option("--pdf", help="Also write report.pdf, with a model card, for the governance file.")
+        bool, typer.Option("--pdf", help="Also write report.pdf for a governance board, with a sign-off block.")
     ] = False,
-    use: Annotated[str, typer.Option(help="For --pdf: the intended use of the model, in a sentence or two.")] = "",
+    deck: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write five slides for a governance board, such as deck.pptx."),
+    ] = None,
+    use: Annotated[
+        str,
+        typer.Option(
+            help="For --pdf and --deck: the intended use of the model, in a sentence or two (default: its purpose in the "
+            "register of models)."
+        ),
+    ] = "",
     withdrawn: Withdrawn = False,
 ) -> None:
-    """Write report.html of a run or a comparison again; with --pdf also a PDF with a model card.
+    """Write report.html of a run or a comparison again; with --pdf a PDF and with --deck slides for a governance board.
 
-    Use it for a run from a machine without plotly, or for a report of an older version. The PDF begins with a model card:
-    intended use, data, sites, scores by subgroup, calibration, privacy, and the head of the ledger, which is verified
-    first. Printing needs Chrome or Chromium on this machine.
+    The report begins with a plain summary: is the model better than no model, and for whom it is worse. Hospitals, subgroups,
+    calibration, explanations, privacy, the record and training follow. PDF and slides verify the ledger first and end with a
+    sign-off block, filled from the register of models where the run is in one. The PDF has page numbers, bookmarks, and the
+    run and the hash of its model on each page; it needs Chrome or Chromium on this machine. The slides need python-pptx.
+
+    The report of a run that is running, failed or was stopped has its state, the cause and the command that continues it.
+
+    Examples: `rounds report runs/heart` -- `rounds report runs/heart --pdf --use "Triage of chest pain in adults."` --
+    `rounds report runs/heart --deck deck.pptx`
     """
     from grandrounds.core.errors import BadInput
 
-    if use and not pdf:
-        raise BadInput("--use is for the model card of the PDF: add --pdf", code="missing-option")
+    for_board = pdf or deck is not None
+    if use and not for_board:
+        raise BadInput("--use is for the board's files: add --pdf or --deck FILE", code="missing-option")
     if (folder / COMPARISON).is_file():
-        if pdf:
+        if for_board:
             raise BadInput(
                 f"{folder} is a comparison, and a model card describes one run: give the folder of a run",
                 code="not-a-run-folder",
             )
-        page = _comparison(folder)
-    elif (folder / "checkpoint").is_dir():
-        page, _ = _run(folder, withdrawn=withdrawn)
-    else:
+        echo(str(_write(folder, _comparison(folder))))
+        return
+    if not (folder / "checkpoint").is_dir():
         raise BadInput(
             f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})",
             code="not-a-run-folder",
         )
-    echo(str(_write(folder, page)))
-    if pdf:
-        from grandrounds.report.page import write_pdf
-
-        page, carried = _run(folder, use=use, card=True, withdrawn=withdrawn)
-        write_pdf(page, folder / "report.pdf", carried)
-        echo(str(folder / "report.pdf"))
+    _report_run(folder, pdf=pdf, deck=deck, use=use, withdrawn=withdrawn)
 
 
-def _run(folder: Path, *, card: bool = False, use: str = "", withdrawn: bool = False) -> tuple[str, Provenance]:
-    """Draw the page of a run; also return the provenance that it carries."""
-    from grandrounds.analysis.membership.attack import read_attacks
-    from grandrounds.report.page import report_page
-    from grandrounds.runs.readable_model import readable_file
+def _report_run(folder: Path, *, pdf: bool, deck: Path | None, use: str, withdrawn: bool) -> None:
+    from grandrounds.analysis import reports
     from grandrounds.runs.run import Run
 
     run = Run(folder, withdrawn=withdrawn)
-    summary = run.summary  # refuses a run that is not finished
-    run.refuse_withdrawn()
-    explanations = run.explanations if (folder / "explanations.json").exists() else None
-    weights = readable_file(folder / "model.safetensors")
-    first = _card(run, use) if card else ()
-    attacks = read_attacks(run)
-    carried = _provenance(folder, attacked=attacks is not None, newest=card)
-    return report_page(
-        summary, run.rounds, summary.environment, explanations, attacks, weights, first, carried
-    ), carried
+    if not run.finished and not pdf and deck is None:
+        echo(str(_write(folder, reports.draw_unfinished(run))))
+        return
+    echo(str(_write(folder, reports.draw_report(run)[0])))
+    if not pdf and deck is None:
+        return
+    board = reports.make_board_file(run, use=use)
+    if pdf:
+        from grandrounds.report.printing import write_pdf
 
+        page, provenance = reports.draw_report(run, board)
+        view = reports.board_overview(run, board)
+        write_pdf(page, folder / reports.PDF, provenance, header=view.page_header)
+        echo(str(folder / reports.PDF))
+    if deck is not None:
+        from grandrounds.report.deck import write_deck
 
-def _provenance(folder: Path, *, attacked: bool, newest: bool = False) -> Provenance:
-    """Collect the provenance of a report: the ledger, and the hashes of the files that it is drawn from."""
-    from grandrounds.analysis.membership.attack import FILE
-    from grandrounds.audit.files import SUMMARY, hash_file
-    from grandrounds.report.provenance import Provenance
-    from grandrounds.runs.environment import own_version
-    from grandrounds.runs.folder import RunFolder
-
-    inputs = {SUMMARY: hash_file(folder / SUMMARY), **RunFolder(folder).input_hashes()}
-    if attacked:
-        inputs[FILE] = hash_file(folder / FILE)
-    return Provenance(_ledger_position(folder, newest=newest), inputs, own_version())
-
-
-def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
-    """Read the position of a run's ledger; None for a run without one, or with one that cannot be read.
-
-    A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
-    PDF carries all entries (`newest`).
-    """
-    if not (folder / "ledger.db").exists():
-        return None
-    from grandrounds.analysis.audit.file_check import ClosingEntry
-    from grandrounds.audit.entry import SIMULATED
-    from grandrounds.audit.ledger import ledger_at
-    from grandrounds.core.errors import BadInput
-    from grandrounds.report.provenance import LedgerState
-
-    try:
-        with ledger_at(folder) as ledger:
-            entries, tree = list(ledger.entries()), ledger.tree()
-        close = ClosingEntry.find_last(entries)
-        size = len(tree) if newest or close is None else close.number
-        key_origin = entries[0]["keys"]["made"]
-        return LedgerState(str(entries[0]["run"]), size, tree.root(size).hex(), key_origin == SIMULATED)
-    except (BadInput, KeyError, TypeError, IndexError):
-        return None
-
-
-def _card(run: Run, use: str) -> list[str]:
-    from datetime import UTC, datetime
-
-    from grandrounds.analysis.audit.report import audit
-    from grandrounds.core.plan_types import Plan
-    from grandrounds.report.card import model_card
-
-    has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
-    issued = f"made on {datetime.now(UTC):%d %B %Y}"
-    result = audit(run.folder, deep=True, reports=False) if has else None
-    return model_card(run.summary, Plan(run.plan), result, use=use, date=issued)
+        write_deck(reports.board_overview(run, board), board, run.summary, run.rounds, deck)
+        echo(str(deck))
 
 
 def report_run(folder: Path) -> Path:
     """Write a finished run's report.html again, and return its path; also of a run from which a site withdrew."""
-    return _write(folder, _run(folder, withdrawn=True)[0])
+    from grandrounds.analysis.reports import draw_report
+    from grandrounds.runs.run import Run
+
+    return _write(folder, draw_report(Run(folder, withdrawn=True))[0])
 
 
 def _comparison(folder: Path) -> str:

@@ -1,15 +1,19 @@
-"""The model card at the start of the PDF, for a governance board."""
+"""The model card: intended use, facts, scores with intervals, record and limits, for a governance board.
+
+The facts follow TRIPOD+AI 2024: outcome, predictors, sample size with events, missing data, threshold, model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from grandrounds.core.plan_types import DataSettings, Plan
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
-from grandrounds.metrics.fairness import decision_key, group_lines, intervals, worst_site
+from grandrounds.metrics.fairness import decision_key, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 from grandrounds.report.document import (
@@ -26,91 +30,109 @@ from grandrounds.report.document import (
     td,
     text_cell,
 )
-from grandrounds.report.estimates import read_estimates
-from grandrounds.report.fairness import describe_gaps, describe_mitigation, short_group_table
-from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, task_of_run
-from grandrounds.report.page import findings_section, subgroup_table
-from grandrounds.report.sections.estimates import estimates_table
-from grandrounds.report.sections.outcome import outcome_groups, outcome_metrics
+from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, task_of_run
+from grandrounds.report.overview import NO_USE, Overview, percent
+from grandrounds.report.sections.outcome import outcome_metrics
+from grandrounds.report.sections.summary import bullets
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
     from grandrounds.audit.verdict import AuditResult
 
-NO_USE = (
-    "None was stated when this file was made (rounds report --use). Until one is, use the model for research only, not for "
-    "decisions about patients."
-)
+__all__ = ["NO_USE", "BoardFile", "Signature", "card_part", "record_lines", "sign_off_part"]
+
+ROLES = ("Clinical lead", "Data protection officer", "Governance board")
+"""Roles of the signature lines of a model that is in no register."""
 
 
-def model_card(
-    summary: RunSummary,
-    plan: Plan,
-    audited: AuditResult | None,
-    *,
-    use: str = "",
-    date: str = "",
-) -> list[str]:
-    """Write the sections of the model card.
+@dataclass(frozen=True)
+class Signature:
+    """A line of the sign-off block; name and date are empty until somebody has signed."""
 
-    Args:
-        summary: The summary of a finished run.
+    role: str
+    name: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class BoardFile:
+    """Facts of a file for a governance board. They can change after the run ended, so report.html has none of them.
+
+    Attributes:
         plan: The run's plan.
         audited: The result of checking the ledger just now; None for a run without one.
         use: The intended use of the model; empty where none was stated.
-        date: The sentence that says when the card was made.
+        date: The sentence that says when the file was made.
+        signatures: The lines of the sign-off block.
+        register: The model's state in the register, in one sentence; empty where it is in none.
+    """
+
+    plan: Plan
+    audited: AuditResult | None = None
+    use: str = ""
+    date: str = ""
+    signatures: tuple[Signature, ...] = tuple(Signature(role) for role in ROLES)
+    register: str = ""
+
+
+def card_part(summary: RunSummary, view: Overview, plan: Plan | None = None) -> list[str]:
+    """Write the model card: intended use, facts, scores with intervals, and known limits.
+
+    Args:
+        summary: The summary of a finished run.
+        view: The overview of the run, with the intended use.
+        plan: The run's plan, for settings that the summary does not repeat.
 
     Returns:
         HTML, part by part.
     """
+    if not summary.parameters:
+        return [_facts(summary, plan)]
     return [
-        "<h1>Model card</h1>",
-        f"<p class='quiet'>{escape(str(summary.name))}, {escape(date)}</p>",
-        *findings_section(summary),
-        "<h2>Intended use</h2>",
-        f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
+        f"<h2>Intended use</h2><p{'' if view.has_use else ' class=warn'}>{escape(view.use)}</p>",
         "<h2>Model and data</h2>",
         _facts(summary, plan),
-        *_estimates(summary),
-        "<h2>Performance</h2>",
+        "<h2>Scores with intervals</h2>",
         _metrics(summary),
-        *_tested(summary),
-        "<h2>Privacy</h2>",
-        f"<p>{escape(summary.privacy['statement'])}</p>",
-        "<h2>Record</h2>",
-        *_record(audited),
-        "<h2>Known limits</h2>",
-        _limits(summary),
-        "<div class='newpage'></div>",
+        f"<h2>Known limits</h2>{_limits(summary)}",
     ]
 
 
-def _estimates(summary: RunSummary) -> list[str]:
-    """Tabulate the estimates with their intervals; empty for a model without them."""
-    record = read_estimates(summary)
-    return [] if record is None else ["<h2>Estimates</h2>", estimates_table(record, summary.data)]
+def sign_off_part(board: BoardFile, view: Overview) -> list[str]:
+    """Write the decision that is asked for, and the lines for names, roles, dates and signatures."""
+    rows = [
+        [text_cell(s.role), text_cell(s.name), text_cell(s.date), text_cell("by the register" if s.date else "")]
+        for s in board.signatures
+    ]
+    heads = [f"<th class='text'>{h}</th>" for h in ("role", "name", "date", "signature")]
+    return [
+        f"<p>{escape(decision_asked(view))}</p>",
+        f"<p><b>{escape(board.register)}</b></p>" if board.register else "",
+        f"<div class='signoff keep'>{table(heads, rows)}</div>",
+    ]
 
 
-def _tested(summary: RunSummary) -> list[str]:
-    """Write the sections on subgroups and calibration of test rows; empty without any."""
-    if not has_test_rows(summary):
-        return []
-    calibration = ["<h2>Calibration</h2>", f"<p>{_calibration(summary)}</p>"] if is_classification(summary) else []
-    return ["<h2>Subgroups</h2>", _subgroups(summary), *calibration]
+def decision_asked(view: Overview) -> str:
+    """State the decision that a board is asked for, with the model it is about."""
+    use = f" for this use: {view.use.rstrip('.')}" if view.has_use else ""
+    model = f" The model file has SHA-256 {view.model_hash}." if view.model_hash else ""
+    return f"Decision asked: approve, or refuse, the model of run {view.name}{use or ' (no intended use was stated)'}.{model}"
 
 
-def _facts(summary: RunSummary, plan: Plan) -> str:
+def _facts(summary: RunSummary, plan: Plan | None) -> str:
     rows = summary.rows.values()
     counts = {part: sum(r[part] for r in rows) for part in ("train", "val", "test")}
-    data, inputs = plan.data, " x ".join(map(str, summary.inputs))
+    inputs = " x ".join(map(str, summary.inputs))
+    described = model_line(summary) if reads_columns(summary) else f"{model_line(summary)} from {inputs} inputs"
     facts = {
-        "model": model_line(summary) if reads_columns(summary) else f"{model_line(summary)} from {inputs} inputs",
+        **({"model": described} if summary.parameters else {}),
         **_training_facts(summary),
         "data": str(summary.data),
-        "outcome": str(data.label or "the class of an image"),
-        **_event_facts(summary, data),
+        **_outcome_facts(summary, plan),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
+        **_event_counts(summary),
+        **_missing_facts(summary, plan),
         **_decision_facts(summary),
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
@@ -124,30 +146,58 @@ def _training_facts(summary: RunSummary) -> dict[str, str]:
     return {"trained by": f"{summary.method}, {rounds_line(summary)}{seed}"}
 
 
+def _outcome_facts(summary: RunSummary, plan: Plan | None) -> dict[str, str]:
+    """Name the outcome with its class, and its share of rows; of a run of version 0.1 as its plan has it."""
+    if not is_classification(summary):
+        line = outcome_line(summary).removeprefix("outcome: ")
+        return {**({"outcome": line} if line else {}), "prediction": PREDICTIONS[task_of_run(summary)]}
+    label = "" if plan is None else str(plan.data.label or "the class of an image")
+    if summary.event:
+        event = Event.from_dict(summary.event)
+        name = event.label or label
+        outcome = f"{name} = {event.word}" if name else event.title
+        return {"outcome": outcome, "event": event.line.removeprefix("event: ")}
+    if summary.classes:
+        return {**({"outcome": label} if label else {}), "classes": ", ".join(summary.classes)}
+    if summary.final.get("sensitivity") is None or plan is None:
+        return {}
+    return {"outcome": label, "event": str(plan.data.positive or "the last of two classes, as version 0.1 chose it")}
+
+
+def _event_counts(summary: RunSummary) -> dict[str, str]:
+    """Count events and other rows by use, where they are known."""
+    known = {}
+    for name, scores in (("training", summary.training), ("validation", summary.validation), ("test", summary.final)):
+        events, count = scores.get("events"), scores.get("count")
+        if events is not None and count is not None and count == count and events == events:
+            known[name] = f"{round(events):,} of {round(count):,} {name} rows"
+    return {"events": "; ".join(known.values())} if known else {}
+
+
+_IMPUTE = {
+    "median": "numbers that are missing are replaced by the consortium's median",
+    "mean": "numbers that are missing are replaced by the consortium's mean",
+}
+
+
+def _missing_facts(summary: RunSummary, plan: Plan | None) -> dict[str, str]:
+    """Describe how missing values are handled, and how many sites lack a column."""
+    if plan is None or not plan.data.label or not summary.parameters:
+        return {}
+    if plan.data.complete:
+        return {"missing data": "rows with a missing value are left out (data.complete)"}
+    rule = str(plan.data.impute)
+    lacking = sum(any("has no value here" in str(n) for n in notes) for notes in summary.notes.values())
+    also = f"; {lacking} of {summary.sites['all']} sites have no value of a column" if lacking else ""
+    return {"missing data": f"{_IMPUTE.get(rule, f'data.impute = {rule}')}{also}"}
+
+
 def _decision_facts(summary: RunSummary) -> dict[str, str]:
     """Name the threshold of decisions; empty for a model that was not tested, or predicts no class."""
-    if not has_test_rows(summary) or not is_classification(summary):
+    if not has_test_rows(summary) or not is_classification(summary) or summary.threshold is None:
         return {}
-    return {"decision": f"flagged as {_decision_class(summary)} from a probability of {summary.threshold:g}"}
-
-
-def _event_facts(summary: RunSummary, data: DataSettings) -> dict[str, str]:
-    """Name the event and its share of rows; for a run of version 0.1 read them from its plan."""
-    event = summary.event
-    if not is_classification(summary):
-        return {"prediction": PREDICTIONS[task_of_run(summary)]}
-    if event:
-        return {"event": Event.from_dict(event).line.removeprefix("event: ")}
-    if summary.classes:
-        return {"classes": ", ".join(summary.classes)}
-    if summary.final.get("sensitivity") is None:
-        return {}
-    return {"event": str(data.positive or "the last of two classes, as version 0.1 chose it")}
-
-
-def _decision_class(summary: RunSummary) -> str:
-    event = summary.event
-    return Event.from_dict(event).title if event else "an event"
+    flagged = Event.from_dict(summary.event).title if summary.event else "an event"
+    return {"decision": f"flagged as {flagged} at a risk of {percent(summary.threshold)} or more"}
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -163,7 +213,8 @@ def _metrics(summary: RunSummary) -> str:
         if final.get(key) is None:
             continue
         two = final.get("sensitivity") is not None and (key != name or not both)
-        threshold = f" at {summary.threshold:.3g}" if (both or BY_NAME[name].at_threshold) and two else ""
+        decides = (both or BY_NAME[name].at_threshold) and two and summary.threshold is not None
+        threshold = f" at {percent(summary.threshold or 0.5)}" if decides else ""
         note = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
         rows.append([td(escape(words(name) + threshold)), td(number(final[key], 3)), td(note)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
@@ -183,47 +234,27 @@ def _worst_outcome(summary: RunSummary) -> str:
 def _worst(summary: RunSummary) -> str:
     """Name the site with the lowest AUROC."""
     worst = worst_site(summary.per_site)
-    text = "<p>No site has enough test rows for a comparison of sites.</p>"
-    if worst:
-        ends = span(intervals(worst).get("auroc"), 2)
-        text = (
-            f"<p>Lowest AUROC of a site: {escape(str(worst['site']))}, {number(worst['auroc'], 3)}"
-            f"{f' (95% CI {ends})' if ends else ''}, {worst['count']:.0f} test rows.</p>"
-        )
-    return text
+    if not worst:
+        return "<p>No site has enough test rows for a comparison of sites.</p>"
+    ends = span(intervals(worst).get("auroc"), 2)
+    return (
+        f"<p>Lowest AUROC of a site: {escape(str(worst['site']))}, {number(worst['auroc'], 3)}"
+        f"{f' (95% CI {ends})' if ends else ''}, {worst['count']:.0f} test rows.</p>"
+    )
 
 
-def _subgroups(summary: RunSummary) -> str:
-    if summary.fairness:
-        sentences = [*describe_gaps(summary.fairness), *describe_mitigation(summary.fairness)]
-        heads, rows = short_group_table(summary.fairness)
-        return table([*map(escape, heads)], [[td(escape(cell)) for cell in row] for row in rows]) + "".join(
-            f"<p>{escape(sentence)}</p>" for sentence in sentences
-        )
-    if not summary.subgroups:
-        return (
-            "<p class='warn'>No subgroup was evaluated. Set evaluation.subgroups to columns before this model is used.</p>"
-        )
-    if not is_classification(summary):
-        head, groups = outcome_groups(summary)
-        return table([*map(escape, head)], [[td(escape(cell)) for cell in row] for row in groups])
-    lines = [f"<p class='warn'>{escape(line)}.</p>" for line in group_lines(summary)]
-    return subgroup_table(summary) + "".join(lines)
-
-
-def _calibration(summary: RunSummary) -> str:
-    final = summary.final
+def calibration_line(final: Mapping[str, float | None]) -> str:
+    """Describe calibration: expected error, slope and intercept with their ideals."""
     sentences = [f"Expected calibration error {number(final.get('ece'), 3)}."]
     if final.get("calibration_slope") is not None:
         sentences.append(
             f"Slope {number(final['calibration_slope'], 3)} (ideal: 1; below 1 risks are too extreme), intercept "
             f"{number(final.get('calibration_intercept'), 3)} (ideal: 0)."
         )
-    sentences.append("See the reliability diagram below." if summary.reliability else "")
-    return " ".join(t for t in sentences if t)
+    return " ".join(sentences)
 
 
-def _record(audited: AuditResult | None) -> list[str]:
+def record_lines(audited: AuditResult | None) -> list[str]:
     """List the content of the ledger, the checks that passed, and those that were not made."""
     if audited is None:
         return [_paragraph("This run has no ledger: its figures and aggregation weights cannot be checked.", "warn")]
@@ -239,19 +270,15 @@ def _record(audited: AuditResult | None) -> list[str]:
         )
         out.append(_paragraph(f"{warning} This record detects accidents, not a dishonest owner of the seed.", "warn"))
     out += [_paragraph(f"Valid: {audited.close}.")] if audited.close else []
-    out += ["<h3>Checked when this file was made</h3>", _bullet_list(audited.checked)] if audited.checked else []
+    out += ["<h2>Checked when this file was made</h2>", bullets(audited.checked)] if audited.checked else []
     unchecked = (*audited.unchecked, "the truth of the sites' reports about their data, which no ledger can verify")
-    out += ["<h3>Not checked</h3>", _bullet_list(unchecked)]
+    out += ["<h2>Not checked</h2>", bullets(unchecked)]
     notes = [note for note in audited.notes if not note.startswith("keys are simulated")]
     return [*out, *(_paragraph(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
 
 
 def _paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={kind!r}' if kind else ''}>{escape(text)}</p>"
-
-
-def _bullet_list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def _limits(summary: RunSummary) -> str:
@@ -261,4 +288,4 @@ def _limits(summary: RunSummary) -> str:
         "Scores are from the sites of this run. They can be worse at another hospital: evaluate there first (rounds evaluate).",
         "An explanation shows which inputs the model relies on, not the cause of an outcome.",
     ]
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+    return bullets(lines)

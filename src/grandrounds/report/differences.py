@@ -244,6 +244,10 @@ def _named(sites: Sequence[SiteDifferences]) -> str:
     return f": {'; '.join(shown)}{more}"
 
 
+ALIKE = ("none", "too few patients")
+"""Texts in place of a feature, at hospitals without a difference."""
+
+
 def differences_table(summary: RunSummary) -> TextTable | None:
     """Return the features that differ, hospital by hospital, then hospitals without a difference.
 
@@ -263,7 +267,7 @@ def differences_table(summary: RunSummary) -> TextTable | None:
             size = f"{signed(d.difference)} {effect_unit(d, site)}"
             rows.append((site.site, feature_name(d, site.data), size, interval_text(d), common, f"{d.p:.3f}"))
     alike = [s for s in sites.values() if not s.found and s.whole is None]
-    rows += [(s.site, "none" if s.features else "too few patients", *["–"] * 4) for s in alike]
+    rows += [(s.site, ALIKE[0] if s.features else ALIKE[1], *["–"] * 4) for s in alike]
     left_out = f"{len(rows) - _ROWS} rows are not shown; summary.json has them all." if len(rows) > _ROWS else ""
     return TextTable(
         "Why hospitals differ",

@@ -13,22 +13,40 @@ from grandrounds.core.records import RunSummary
 CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
 """Plotly's configuration in a page: no tool bar."""
 
+ON_PAPER = 40
+"""Rows of a long table that are printed; a screen has all."""
+
 _STYLE = """
-:root { color-scheme: light }
-body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; color: #1b1f24;
-  background: #fff; max-width: 1120px; margin: 2rem auto; padding: 0 1.2rem }
+:root { color-scheme: light; --paper: #fff; --ink: #1b1f24; --quiet: #57606a; --line: #d0d7de; --faint: #e5e8eb;
+  --warn: #fff8c5; --good: #00674b; --bad: #a04000; --link: #0a58a8; --good-back: #e3f4ec; --bad-back: #fdeee3 }
+body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink);
+  background: var(--paper); max-width: 1120px; margin: 2rem auto; padding: 0 1.2rem }
 h1 { font-size: 1.7rem; margin: 0 0 .2rem }
-h2 { font-size: 1.2rem; margin: 2.4rem 0 .8rem; padding-bottom: .2rem; border-bottom: 1px solid #d0d7de }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .8rem; padding-bottom: .2rem; border-bottom: 1px solid var(--line) }
 h3 { font-size: 1rem; margin: 1.4rem 0 .4rem }
+h4 { font-size: .95rem; margin: 1.1rem 0 .3rem }
+a { color: var(--link) }
 p { max-width: 80ch }
+li { max-width: 90ch; margin: .15rem 0 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .93rem; margin: .6rem 0 }
-th { color: #57606a; font-weight: 600 }
-th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid #e5e8eb; vertical-align: top }
+th { color: var(--quiet); font-weight: 600 }
+th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid var(--faint); vertical-align: top }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
 td { white-space: nowrap }
-td.text { color: #57606a; white-space: normal; min-width: 11rem }
+td.text { color: var(--quiet); white-space: normal; min-width: 11rem }
 .scroll { overflow-x: auto }
 .newpage { break-after: page }
+.contents { border: 1px solid var(--line); border-radius: 8px; padding: .6rem 1rem; margin: 1.2rem 0 }
+.contents ol { columns: 3 13rem; margin: .2rem 0; padding-left: 1.4rem }
+.contents b { font-size: .93rem; color: var(--quiet) }
+.verdict { border-left: 5px solid var(--line); border-radius: 6px; padding: .7rem 1rem; margin: 1rem 0; font-size: 1.15rem;
+  max-width: none; font-weight: 600; background: var(--faint) }
+.verdict.better { border-color: var(--good); background: var(--good-back) }
+.verdict.worse, .verdict.mixed, .verdict.failed { border-color: var(--bad); background: var(--bad-back) }
+.on-paper { display: none }
+.signoff table { width: 100% }
+.signoff td { height: 2.6rem; vertical-align: bottom; min-width: 9rem }
+.signoff th, .signoff td { text-align: left }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }
 .charts .wide { grid-column: 1 / -1 }
 figure { margin: 0; min-width: 0 }
@@ -38,26 +56,46 @@ figcaption { padding: 0 .4rem; font-size: .93em }
 details { margin: 1rem 0 }
 summary { cursor: pointer; font-weight: 600 }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1rem 0 }
-.tile { border: 1px solid #d0d7de; border-radius: 8px; padding: .5rem .8rem; font-size: .94em }
+.tile { border: 1px solid var(--line); border-radius: 8px; padding: .5rem .8rem; font-size: .94em }
 .tile b { display: block; font-size: 1.5em; line-height: 1.3 }
-.warn { background: #fff8c5; padding: .4rem .8rem; border-radius: 6px; max-width: none }
-.quiet { color: #57606a }
-.good { color: #00674b }
-.bad { color: #a04000 }
+.warn { background: var(--warn); padding: .4rem .8rem; border-radius: 6px; max-width: none }
+.quiet { color: var(--quiet) }
+.good { color: var(--good) }
+.bad { color: var(--bad) }
 @page { size: A4; margin: 12mm }
 @media print {
   body { margin: 0; padding: 0; max-width: none; font-size: 12px }
   h2 { margin-top: 1.4rem }
-  h2, h3 { break-after: avoid }
-  tr, figure, section, .tile { break-inside: avoid }
+  h2, h3, h4 { break-after: avoid }
+  tr, figure, .tile, .verdict, li, .keep { break-inside: avoid }
+  thead { display: table-header-group }
+  p { orphans: 3; widows: 3 }
+  .contents { display: none }
   .charts { gap: 12px; grid-template-columns: 342px 342px }
   .scroll { overflow: visible }
   details:not([open]) > summary::after { content: " (in report.html)" }
-  table { font-size: 11px }
+  table { font-size: 11px; max-width: 100% }
   th, td { white-space: normal; padding: .15rem .45rem }
+  p, li { max-width: none }
+  td .quiet { white-space: nowrap }
+  td:first-child { min-width: 72px }
+  #sign-off { break-inside: avoid }
+  .first-rows tbody tr:nth-child(n + 41) { display: none }
+  .on-paper { display: block }
+  .tiles { grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); gap: 8px; padding-right: 1px }
+  .tile { padding: .35rem .55rem }
 }
 @media screen and (max-width: 760px) { .charts { grid-template-columns: minmax(0, 1fr) } }
 """
+
+_DARK = """
+@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --paper: #14181d; --ink: #e6e9ec; --quiet: #a7b0b9; --line: #3c444d; --faint: #2a3038;
+    --warn: #40370f; --good: #5fc9a2; --bad: #f0a36b; --link: #79b8ff; --good-back: #12322a; --bad-back: #3a2417 }
+  .nomogram { background: #fff; border-radius: 8px }
+}
+"""
+"""Colours on a dark screen; paper stays white."""
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Content-Security-Policy of the page: a browser loads nothing from outside it."""
@@ -65,8 +103,48 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 # On paper, a sheet of A4 between its margins is 702 CSS pixels wide: two columns of 342, or one figure of 696.
 _DRAW = """
 const plots = () => [...document.querySelectorAll(".js-plotly-plot")];
-const paper = plot => Plotly.relayout(plot, {width: plot.closest(".wide") ? 696 : 342});
 const screen = plot => Plotly.relayout(plot, {width: null, autosize: true});
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const KEPT = new Set(["x", "y", "z", "r", "theta", "name", "customdata", "hovertemplate", "colorscale"]);
+const dyed = (value, by) => {
+  if (typeof value === "string") return by.get(value) ?? value.replaceAll("color:#57606a", `color:${by.get("#57606a")}`);
+  if (Array.isArray(value)) return value.map(one => dyed(one, by));
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, KEPT.has(key) ? one : dyed(one, by)]));
+};
+const tinted = ({data, layout}) => { // ink, grid and background of the page; paper stays white
+  if (document.documentElement.dataset.dark === undefined || !dark.matches) return [data, layout];
+  const [back, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
+  const inks = [["#1b1f24", ink], ["#57606a", quiet], ["#000000", ink]];
+  const by = new Map([...inks, ["#ffffff", back], ["#e5e8eb", faint], ["#b6bec6", line]]);
+  return [data.map(trace => trace.type === "heatmap" ? trace : dyed(trace, by)), dyed(layout, by)];
+};
+const broken = (text, most) => text.split(" ").reduce((lines, word) => {
+  const last = lines.at(-1);
+  return last && (last + word).length < most ? [...lines.slice(0, -1), `${last} ${word}`] : [...lines, word];
+}, []).join("<br>");
+const sheet = ({data, layout}, wide) => { // as paper has it: its width, lines that fit, and no controls
+  const title = /^<b>(.*?)<.b>(?:<br>(<span[^>]*>)(.*)<.span>)?$/.exec(layout.title?.text ?? "");
+  const named = ["xaxis", "yaxis"].some(axis => layout[axis]?.type === "category");
+  const height = wide || named || data.length > 8 ? layout.height : Math.min(layout.height, 320);
+  const on = {...layout, width: wide ? 696 : 342, height, sliders: [], updatemenus: []};
+  if (!title) return [data, on];
+  const [first, note] = [broken(title[1], wide ? 80 : 36), broken(title[3] ?? "", wide ? 110 : 52)];
+  const more = (first + note).split("<br>").length - 1;
+  on.title = {...layout.title, text: `<b>${first}</b>${note && `<br>${title[2]}${note}</span>`}`};
+  const t = (layout.margin?.t ?? 48) + 16 * more;
+  return [data, {...on, margin: {...layout.margin, t}, height: height + 16 * more}];
+};
+const isPaper = () => matchMedia("print").matches;
+const drawAll = async (draw, paper = isPaper()) => {
+  for (const place of document.querySelectorAll("script[data-figure]")) {
+    const figure = JSON.parse(place.textContent), plot = document.getElementById(place.dataset.figure);
+    const [data, layout] = paper ? sheet(figure, plot.closest(".wide")) : tinted(figure);
+    plot.style.height = `${layout.height}px`;
+    await draw(plot, data, layout, %s);
+  }
+};
 try {
   const packed = atob(document.getElementById("plotly-packed").textContent);
   const bytes = Uint8Array.from(packed, one => one.charCodeAt(0));
@@ -74,21 +152,21 @@ try {
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
   document.head.append(script);
-  for (const place of document.querySelectorAll("script[data-figure]")) {
-    const {data, layout} = JSON.parse(place.textContent);
-    await Plotly.newPlot(place.dataset.figure, data, layout, %s);
-  }
+  await drawAll(Plotly.newPlot);
+  dark.addEventListener("change", () => drawAll(Plotly.react));
   for (const fold of document.querySelectorAll("details")) { // a figure inside a closed fold has no width
     fold.addEventListener("toggle", () => fold.querySelectorAll(".js-plotly-plot").forEach(screen));
   }
-  addEventListener("beforeprint", () => plots().forEach(paper));
-  addEventListener("afterprint", () => plots().forEach(screen));
+  addEventListener("beforeprint", () => isPaper() || drawAll(Plotly.react, true));
+  addEventListener("afterprint", () => isPaper() || drawAll(Plotly.react, false).then(() => plots().forEach(screen)));
 } catch (error) {
   const line = document.getElementById("no-charts");
   line.textContent = `This browser could not draw the charts (${error}). Use a browser from 2023 or later.`;
   line.hidden = false;
 }
+document.documentElement.dataset.drawn = "";
 """
+"""Draws the figures, in the colours of a dark screen where the page has them; marks the page as drawn at the end."""
 
 _LEFT_OUT = (
     "Charts are missing: plotly is not installed on the machine that wrote this page. "
@@ -142,7 +220,9 @@ class Charts:
         return f"<div class='charts'>{''.join(out)}</div>"
 
 
-def document(title: str, body: Iterable[str], script: str | None, *, style: str = "", head: str = "") -> str:
+def document(
+    title: str, body: Iterable[str], script: str | None, *, style: str = "", head: str = "", dark: bool = False
+) -> str:
     """Assemble a page from parts that are already HTML.
 
     Args:
@@ -151,6 +231,7 @@ def document(title: str, body: Iterable[str], script: str | None, *, style: str 
         script: Plotly's packed script (`packed_script`) if the page has figures, else None.
         style: CSS that is added to the common style.
         head: HTML that is added to the page's head.
+        dark: Follow a dark colour scheme on a screen.
 
     Returns:
         The page.
@@ -158,13 +239,14 @@ def document(title: str, body: Iterable[str], script: str | None, *, style: str 
     head = (
         f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
         "<meta name='viewport' content='width=device-width'>"
-        f"<title>{escape(visible(title))}</title>{head}<style>{_STYLE}{style}</style>"
+        f"<title>{escape(visible(title))}</title>{head}<style>{_STYLE}{_DARK if dark else ''}{style}</style>"
     )
     draw = ""
     if script is not None:
         packed = f"<script type='text/plain' id='plotly-packed'>{script}</script>"
         draw = f"{packed}<script type='module'>{_DRAW % json.dumps(CONFIG)}</script>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body>{visible(''.join(body))}{draw}</body></html>"
+    mark = " data-dark" if dark else ""
+    return f"<!doctype html><html lang='en'{mark}><head>{head}</head><body>{visible(''.join(body))}{draw}</body></html>"
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -178,13 +260,14 @@ def span(ends: tuple[float, float] | None, digits: int = 3) -> str:
 
 
 def sites_line(summary: RunSummary) -> str:
-    """Count the sites, and those that train: '31 sites (25 train)'; a pooled run is named as such."""
+    """Count the sites, and those that train: '31 sites, 25 train'; a pooled run is named as such."""
     from grandrounds.methods.baselines import POOL
 
     if POOL in summary.rows:
         hospitals = len(summary.rows) - 1
         return f"{hospitals} sites, their training rows pooled in one place"
-    return f"{summary.sites['all']} sites ({summary.sites['training']} train)"
+    every, training = summary.sites["all"], summary.sites["training"]
+    return f"{every} sites, all train" if every == training else f"{every} sites, {training} train"
 
 
 def about_line(summary: RunSummary) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
-from grandrounds.report.document import table, td
+from grandrounds.report.document import ON_PAPER, table, td
 
 SCHEMA = 1
 RATIOS = {CLASSIFICATION: "odds ratio", COUNT: "rate ratio", SURVIVAL: "hazard ratio", REGRESSION: "change"}
@@ -147,4 +147,8 @@ def model_section(model: ReadableModel | None) -> list[str]:
             f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times "
             "its input. An odds ratio is the factor by which the odds change."
         )
-    return ["<h2>Model equation</h2>", f"<p>{escape(intro)}</p>", table(heads(model), rows), f"<p>{escape(notes)}</p>"]
+    shown = table(heads(model), rows)
+    if len(rows) > ON_PAPER:  # the style hides the rows after these on paper
+        cut = f"<p class='on-paper quiet'>The {ON_PAPER} largest of {len(rows)} weights; report.html lists all.</p>"
+        shown = f"<div class='first-rows'>{shown}</div>{cut}"
+    return ["<h2>Model equation</h2>", f"<p>{escape(intro)}</p>", shown, f"<p>{escape(notes)}</p>"]

@@ -203,6 +203,17 @@ class Overview:
         return self.state == FINISHED
 
     @property
+    def privacy_title(self) -> str:
+        """The first sentence of the privacy statement."""
+        first, stop, _ = self.privacy.partition(". ")
+        return f"{first}." if stop else first
+
+    @property
+    def page_header(self) -> tuple[str, str]:
+        """The run, and the hash of its model, for the top of each page of a file."""
+        return f"Run {self.name}", f"model SHA-256 {self.model_hash}" if self.model_hash else "no model file"
+
+    @property
     def tested_text(self) -> str:
         """Test rows and events: "185 test rows, 97 with the event"; "" without test rows."""
         if not self.test_rows:

@@ -11,12 +11,11 @@ from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.outcome_page import outcome_figure, outcome_page
 from grandrounds.analysis.compare import compare
-from grandrounds.core.plan_types import Plan
-from grandrounds.report.card import model_card
 from grandrounds.runs.export import score_json, to_json, to_onnx
 from grandrounds.runs.readable_model import readable
 from grandrounds.tuning.trial import check_metric, make_goal
 from tests.command import rounds
+from tests.report.summaries import board_page
 from tests.support import refused
 
 
@@ -110,7 +109,7 @@ def test_pages_have_the_words_of_the_task(made, task, method):
             absent not in page.split("</style>")[1]
             and absent not in (run.folder / "report.html").read_text().split("</style>")[1].split("plotly-packed")[0]
         )
-    card = "".join(model_card(run.summary, Plan(run.plan), None))
+    card = board_page(run)
     assert not [absent for absent in ("AUROC", "flagged", "probability", "Calibration") if absent in card]
     assert ("95% CI" in page) == (method == "exact")
     assert outcome_figure(case, top=5).plotly().data

@@ -178,7 +178,7 @@ def _is_ours(name: str) -> bool:
 def _print(folder: Path, documents: tuple[Document, ...], evidence: Evidence) -> str:
     """Print all documents into one PDF; return the reason where that is not possible here."""
     from grandrounds.report.figure import find_browser
-    from grandrounds.report.page import write_pdf
+    from grandrounds.report.printing import write_pdf
     from grandrounds.report.provenance import Provenance
 
     path = folder / PDF

@@ -48,21 +48,26 @@ def explanations_section(
     out = ["<h2>Explanations</h2>", _intro(explanations["sketch"], kinds, task), _drift_table(last)]
     if any(len(blocks_by_round(explanations, kind)) > 1 for kind in kinds):
         out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
-    for kind in kinds:
-        out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
-    apart = [_distance_figure(explanations, kind) for kind in kinds]
+    apart = [figure for kind in kinds if (figure := _distance_figure(explanations, kind)) is not None]
     if "deployed" in last:
         words, shares = "Most important features of the common model", last["deployed"]["consensus"]
         apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
     side_by_side = all(len(block["to_consensus"]) <= _MOST_SIDE_BY_SIDE for block in last.values())
     out.append(charts.place(*apart, wide=not side_by_side))
+    for kind in kinds:
+        out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
     return [*out, "<h3>Sites, farthest from the consensus first</h3>", _site_table(explanations["features"], last)]
 
 
-def _distance_figure(explanations: Explanations, kind: str) -> Figure:
-    """Draw distances pair by pair where pairs were kept, else each site's distance to the consensus."""
+def _distance_figure(explanations: Explanations, kind: str) -> Figure | None:
+    """Draw distances pair by pair where pairs were kept, else each site's distance to the consensus by round.
+
+    None for a single round without pairs: the table of sites has the same distances.
+    """
     if any(b.get("pairs") for b in blocks_by_round(explanations, kind).values()):
         return figures.pairwise_drift(explanations, kind)
+    if len(blocks_by_round(explanations, kind)) < 2:
+        return None
     return figures.distance_to_consensus(explanations, kind)
 
 
