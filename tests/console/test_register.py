@@ -222,11 +222,11 @@ def test_a_changed_ledger_or_register_is_a_banner_and_offers_withdrawal_alone(br
     one_byte(home / "trust" / "ledger.db")
     page = ada.get("/models?run=trust").text
     assert "not valid" in page and "Do not use this model" in page
-    assert "Sign approval" not in page and "Withdraw this model" in page
+    assert "Sign approval" not in page and "Sign withdrawal" in page
     (home / "register" / "ledger.head.json").write_text("{}")
     page = ada.get("/models").text
     assert "The register does not verify" in page and 'role="alert"' in page
-    assert "Withdraw this model" not in ada.get("/models?run=trust").text
+    assert "Sign withdrawal" not in ada.get("/models?run=trust").text
 
 
 def test_without_a_register_the_page_says_how_to_create_one(signed, runs):

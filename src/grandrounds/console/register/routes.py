@@ -27,7 +27,7 @@ from grandrounds.console.auth.access import CurrentUser, check_origin, client_ad
 from grandrounds.console.auth.sessions import secrets_equal
 from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import hide_root
-from grandrounds.console.register.view import find_signatory, load_register, model_page
+from grandrounds.console.register.view import find_signatory, load_register, model_page, sort_models
 from grandrounds.console.render import link, render_page
 from grandrounds.core.errors import BadInput
 
@@ -67,7 +67,8 @@ def models(request: Request, who: Reader, run: Annotated[str | None, Query(max_l
     signatory = None if view is None else find_signatory(view, who)
     may_sign = signatory is not None and who.may_see(Area.APPROVAL)
     waiting = view.waiting_for(who.name) if view is not None and may_sign else ()
-    return render_page(request, "models.html", who=who, view=view, waiting=waiting, signatory=signatory)
+    rows = [] if view is None else sort_models(view)
+    return render_page(request, "models.html", who=who, view=view, rows=rows, waiting=waiting, signatory=signatory)
 
 
 @router.post("/models/sign")
@@ -144,10 +145,11 @@ def _model(
     status: int = 200,
     given: Decision | None = None,
 ) -> Response:
-    view = load_register(get_state(request).run_index)
+    run_index = get_state(request).run_index
+    view = load_register(run_index)
     if view is None:
         raise HTTPException(404, "there is no register of models here")
-    page, signatory = model_page(view, run, who), find_signatory(view, who)
+    page, signatory = model_page(run_index, view, run, who), find_signatory(view, who)
     return render_page(
         request,
         "model.html",

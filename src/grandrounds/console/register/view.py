@@ -16,6 +16,8 @@ from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import hide_root
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views import audit as audit_view
+from grandrounds.core.errors import GrandRoundsError
+from grandrounds.report.overview import Overview, make_overview
 
 WAIT = 0.5
 """Seconds that a page waits for the check of a run's ledger."""
@@ -37,6 +39,7 @@ class ModelPage:
         status: The newest record of the run, with its state.
         roles: Each required role and its signature.
         earlier: Earlier records of the same run, which were withdrawn, the newest first.
+        results: The overview of the run; None where its files cannot be read.
         decisions: Decisions that this user may sign now.
         hint: Why the user may sign nothing; "" where they may, or are no approver.
     """
@@ -44,6 +47,7 @@ class ModelPage:
     status: ModelStatus
     roles: tuple[RoleLine, ...]
     earlier: tuple[ModelStatus, ...]
+    results: Overview | None
     decisions: tuple[str, ...]
     hint: str
 
@@ -78,8 +82,23 @@ def find_signatory(view: RegisterView, who: CurrentUser) -> Signatory | None:
     return next((s for s in view.signatories if s.name == who.name and not s.ended), None)
 
 
-def model_page(view: RegisterView, run: str, who: CurrentUser) -> ModelPage:
+def sort_models(view: RegisterView) -> list[ModelStatus]:
+    """Sort models for the list: those in use first, then candidates, approved and withdrawn ones; the newest first in each."""
+    order = (State.IN_USE, State.CANDIDATE, State.APPROVED, State.WITHDRAWN)
+    return sorted(view.models, key=lambda model: order.index(model.state))
+
+
+def model_page(run_index: RunIndex, view: RegisterView, run: str, who: CurrentUser) -> ModelPage:
     """Collect the page of one model.
+
+    Args:
+        run_index: The runs.
+        view: The register.
+        run: The run.
+        who: The user.
+
+    Returns:
+        The page.
 
     Raises:
         NotFound: The run is not in the register.
@@ -93,7 +112,18 @@ def model_page(view: RegisterView, run: str, who: CurrentUser) -> ModelPage:
     signatory = find_signatory(view, who)
     decisions = () if signatory is None or not who.may_see(Area.APPROVAL) else _decisions(view, status, signatory)
     roles = tuple(RoleLine(role, signed.get(role)) for role in names)
-    return ModelPage(status, roles, tuple(records[1:]), decisions, _hint(view, who, signatory))
+    results = _results(run_index, status)
+    return ModelPage(status, roles, tuple(records[1:]), results, decisions, _hint(view, who, signatory))
+
+
+def _results(run_index: RunIndex, status: ModelStatus) -> Overview | None:
+    """Read the results that a signatory signs for; None where they are not those that were registered."""
+    if status.fault:
+        return None
+    try:
+        return make_overview(run_index.run(status.run).summary, use=status.record.purpose)
+    except GrandRoundsError:
+        return None
 
 
 def _decisions(view: RegisterView, status: ModelStatus, signatory: Signatory) -> tuple[str, ...]:
