@@ -10,6 +10,7 @@ from fastapi import Request
 from grandrounds.console.access_log import AccessLog
 from grandrounds.console.auth.sessions import FREE_EVERYWHERE, Limiter, Sessions
 from grandrounds.console.auth.users import Users
+from grandrounds.console.progress import Progress
 from grandrounds.console.run_index import RunIndex
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class AppState:
         title: The hospital or consortium, as the header and the sign-in page show it; "" leaves it out.
         contact: The person or address to ask for access and help, as pages show it.
         streams: User and session of each open event stream.
+        progress: The states of the runs, for pages and streams that follow them.
     """
 
     run_index: RunIndex
@@ -59,6 +61,10 @@ class AppState:
     title: str = ""
     contact: str = ""
     streams: list[tuple[str, str]] = field(default_factory=list)
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.run_index)
 
     @property
     def session_cookie(self) -> str:

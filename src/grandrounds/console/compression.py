@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grandrounds.console.static_files import accepts_gzip
 
-_PATHS = ("/api/run", "/api/compar", "/api/privacy", "/api/progress")
+_PATHS = tuple(f"{root}/{name}" for root in ("/api", "/api/v1") for name in ("run", "compar", "privacy", "progress"))
 _NEVER = ("case", "patient", "/sign", "session")
 _SMALLEST, _LEVEL = 2048, 5
 

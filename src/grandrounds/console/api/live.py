@@ -1,14 +1,14 @@
-"""Progress of runs as server-sent events."""
+"""Progress of runs: as changes since the last request, for pages; as server-sent events, for programs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TypedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -16,16 +16,25 @@ from grandrounds.console.api.parameters import Viewer
 from grandrounds.console.api.resources import Resources
 from grandrounds.console.app_state import AppState, get_state
 from grandrounds.console.auth.access import is_signed_in
-from grandrounds.console.run_index import UNREADABLE
-from grandrounds.console.views.runs import run_lines
+from grandrounds.console.progress import Changes, RunState
 
 resources = Resources("live", tagged=False)
 STREAM_INTERVAL = 1.0
-"""Seconds between two scans of the folders."""
+"""Seconds between two looks at the progress."""
 STREAM_SECONDS = 600.0
 """Seconds after which a stream ends; the browser reconnects and is authenticated again."""
 STREAMS_BY_SESSION, STREAMS_BY_USER, MOST_STREAMS = 6, 24, 240
 """Maximum number of streams: per session (browsers limit connections per host), per user, and in total."""
+
+
+@resources.get("/progress", summary="Runs that changed since the last request")
+def progress(
+    request: Request,
+    who: Viewer,
+    since: Annotated[str, Query(max_length=40, description="`version` of the last response.")] = "",
+) -> Changes:
+    """Follow runs with short requests. Without `since`: unfinished runs, and those that ended in the last minute."""
+    return get_state(request).progress.changes(since)
 
 
 @resources.get(
@@ -72,32 +81,15 @@ class _Stream(StreamingResponse):
 async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIterator[str]:
     """Send changed states until the session ends."""
     began = time.monotonic()
-    before: dict[str, RunState] = {}
+    before: Mapping[str, RunState] = {}
     while time.monotonic() - began < STREAM_SECONDS and not await request.is_disconnected():
         if not is_signed_in(request):
             return
-        now = await asyncio.to_thread(_states, app_state)
-        changed = {name: state for name, state in now.items() if before.get(name) != state}
+        now = await asyncio.to_thread(app_state.progress.states)
+        changed = {name: state.model_dump() for name, state in now.items() if before.get(name) != state}
         if changed or not before:
             yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
         before = now
         if once:
             return
         await asyncio.sleep(STREAM_INTERVAL)
-
-
-class RunState(TypedDict):
-    """The state of a run that changes while it is running."""
-
-    state: str
-    rounds: int
-    of: int
-    metrics: dict[str, float | None]
-
-
-def _states(app_state: AppState) -> dict[str, RunState]:
-    return {
-        line.name: {"state": line.state, "rounds": line.rounds, "of": line.of, "metrics": line.metrics}
-        for line in run_lines(app_state.run_index)
-        if line.state != UNREADABLE
-    }

@@ -16,6 +16,8 @@ from grandrounds.console.auth.sessions import Session, secrets_equal
 from grandrounds.console.auth.users import Area, Role, may_see
 
 CSRF = "x-csrf-token"
+AUTOMATIC = "x-automatic"
+"""Header of requests that a page makes by itself, such as the update of a live figure: they do not prolong a session."""
 _BEARER = "bearer "
 
 
@@ -35,7 +37,7 @@ def find_user(request: Request) -> CurrentUser | None:
     """Find the user of the session's cookie, or of a token in the Authorization header."""
     app_state = get_state(request)
     cookie = request.cookies.get(app_state.session_cookie, "")
-    session = app_state.sessions.find(cookie)
+    session = app_state.sessions.peek(cookie) if AUTOMATIC in request.headers else app_state.sessions.find(cookie)
     if session is not None:
         if _is_valid(app_state, session):
             return CurrentUser(session.user, session.roles, session)

@@ -94,10 +94,36 @@
     place.dispatchEvent(new CustomEvent("picked", {bubbles: true, detail: {round: over, called: called.map(rounds.plain)}}));
   };
 
-  const draw = async place => {
+  // Buttons that save a figure: an image in the colours of paper, or its numbers. Names of files have no patient.
+  const fileName = (place, ending) => [place.dataset.run, place.dataset.comparison, place.dataset.figure].filter(Boolean)
+    .join("-").replace(/[^\p{L}\p{N}.-]+/gu, "-").slice(0, 120) + `.${ending}`;
+  const save = (url, name) => made("a", {href: url, download: name}).click();
+  const image = format => async (place, plot) => {
+    const {data, layout} = structuredClone(plot.told);
+    const size = {width: Math.max(700, plot.clientWidth), height: layout.height ?? 400, scale: 2};
+    save(await Plotly.toImage({data, layout}, {format, ...size}), fileName(place, format));
+  };
+  const numbers = (place, plot) => {
+    const url = URL.createObjectURL(new Blob([rounds.csv(plot.told)], {type: "text/csv"}));
+    save(url, fileName(place, "csv"));
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  };
+  const saving = (place, plot) => {
+    const row = made("div", {className: "save no-print"});
+    row.setAttribute("role", "group");
+    row.setAttribute("aria-label", "Save this figure");
+    for (const [label, make] of [["PNG", image("png")], ["SVG", image("svg")], ["CSV", numbers]]) {
+      const button = made("button", {type: "button", textContent: label, title: `Save as ${label}`});
+      button.addEventListener("click", () => make(place, plot));
+      row.append(button);
+    }
+    return row;
+  };
+
+  const draw = async (place, options) => {
     place.dataset.drawn = "yes";
     try {
-      const [answer] = await Promise.all([fetch(address(place)), plotly()]);
+      const [answer] = await Promise.all([fetch(address(place), options), plotly()]);
       const {data, layout, error} = await answer.json();
       if (!answer.ok) throw new Error(error);
       const drawn = place.querySelector(".plot");
@@ -108,7 +134,7 @@
       } else {
         // a table that the page itself has beside the figure is not made twice
         const beside = place.nextElementSibling?.tagName === "DETAILS";
-        place.replaceChildren(...row, plot, ...(beside ? [] : [rounds.folded(() => plot.told, () => address(place))]));
+        place.replaceChildren(...row, plot, saving(place, plot), ...(beside ? [] : [rounds.folded(() => plot.told, () => address(place))]));
       }
       plot.style.minHeight = `${layout.height ?? 360}px`;
       plot.told = {data, layout};
@@ -116,20 +142,39 @@
       if (!drawn) plot.on("plotly_click", event => picked(place, event));
       tell(place, plot);
     } catch (error) {
-      place.textContent = `This figure cannot be shown: ${error.message}`;
+      if (!options || !place.querySelector(".plot")) place.textContent = `This figure cannot be shown: ${error.message}`;
     }
   };
   // One after the other, in the order they came near, with a repaint in between.
   let last = Promise.resolve();
-  const queue = place => {
+  const queue = (place, options) => {
     place.dataset.drawn = "yes";
-    last = last.then(() => draw(place)).then(() => new Promise(requestAnimationFrame));
+    last = last.then(() => draw(place, options)).then(() => new Promise(requestAnimationFrame));
   };
+  const [close, outdated] = [new Set(), new Set()]; // figures near the screen, and those that have newer numbers
+  const update = () => [...outdated].filter(place => close.has(place)).forEach(place => {
+    outdated.delete(place);
+    queue(place, rounds.automatic);
+  });
   const near = new IntersectionObserver(seen => {
     for (const {isIntersecting, target} of seen) {
+      if (isIntersecting) close.add(target); else close.delete(target);
       if (isIntersecting && !target.dataset.drawn) queue(target);
     }
+    if (!updating) update();
   }, {rootMargin: "400px"});
+  // Figures of a live run: those near the screen are drawn again, with a pause in between; the others when they come near.
+  const PAUSE = 4_000; // milliseconds
+  let updating = null, more = false;
+  const refresh = () => {
+    places().filter(place => place.dataset.drawn).forEach(place => outdated.add(place));
+    if (updating) { more = true; return; }
+    update();
+    updating = last.then(() => new Promise(resolve => setTimeout(resolve, PAUSE))).then(() => {
+      updating = null;
+      if (more) { more = false; refresh(); }
+    });
+  };
   const watch = () => places().forEach(place => near.observe(place));
   const undrawn = () => places().filter(place => !place.dataset.drawn);
   const all = () => {
@@ -153,6 +198,6 @@
   };
   addEventListener("beforeprint", () => plots().forEach(plot => Plotly.relayout(plot, sheet(plot))));
   addEventListener("afterprint", () => plots().forEach(show));
-  Object.assign(window.rounds, {draw, watch, all});
+  Object.assign(window.rounds, {draw, watch, all, refresh});
   watch();
 })();

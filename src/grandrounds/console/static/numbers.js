@@ -12,19 +12,20 @@
   const title = found => plain(found.title?.text);
   const seen = data => data.filter(trace => trace.hoverinfo !== "skip" && (trace.x ?? trace.theta)?.length);
 
-  const number = value => {
+  const rounded = value => {
     if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
     if (typeof value !== "number") return plain(value);
     return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
   };
+  const exact = value => value === null || value === undefined || Number.isNaN(value) ? "" : typeof value === "number" ? String(value) : plain(value);
   // A value with the interval that its figure draws around it.
-  const spread = (value, error, k) => {
+  const spread = (value, error, k, number) => {
     const [up, down] = [error?.array?.[k] ?? 0, error?.arrayminus?.[k] ?? error?.array?.[k] ?? 0];
     return up || down ? `${number(value)} (${number(value - down)} to ${number(value + up)})` : number(value);
   };
 
   // The names and values of the points of a line, bar, step or radar series.
-  const series = (trace, layout) => {
+  const series = (trace, layout, number) => {
     if (trace.theta) {
       const said = typeof trace.customdata?.[0] === "string" ? trace.customdata : trace.r;
       const keys = [...new Set(trace.theta)]; // a radar ends where it began
@@ -38,19 +39,19 @@
     const [own, other] = lying ? [trace.error_x, trace.error_y] : [trace.error_y, trace.error_x];
     return {
       name, of: title(of), is: title(is),
-      keys: keys.map((key, k) => typeof key === "number" ? spread(key, other, k) : plain(key)),
-      values: trace.type === "waterfall" ? trace.text.map(number) : values.map((value, k) => spread(value, own, k)),
+      keys: keys.map((key, k) => typeof key === "number" ? spread(key, other, k, number) : plain(key)),
+      values: trace.type === "waterfall" ? trace.text.map(number) : values.map((value, k) => spread(value, own, k, number)),
     };
   };
-  const heat = ({x, y, z, text}, layout) => ({
+  const heat = ({x, y, z, text}, layout, number) => ({
     head: [title(axis(layout, "y")) || "name", ...x.map(plain)],
     rows: y.map((name, i) => [plain(name), ...x.map((_, j) => number(text?.[i]?.[j] ?? z[i]?.[j]))]),
   });
   // One column per series where series share their points, else one below the other.
-  const table = ({data, layout}) => {
+  const table = ({data, layout}, number = rounded) => {
     const traces = seen(data);
-    if (traces[0]?.type === "heatmap") return heat(traces[0], layout);
-    const all = traces.map(trace => series(trace, layout));
+    if (traces[0]?.type === "heatmap") return heat(traces[0], layout, number);
+    const all = traces.map(trace => series(trace, layout, number));
     const keys = [...new Set(all.flatMap(one => one.keys.map(String)))];
     const once = all.every(one => new Set(one.keys).size === one.keys.length);
     const [of, is] = ["of", "is"].map(part => all.map(one => one[part]).find(Boolean));
@@ -62,6 +63,13 @@
       head: ["series", of ?? "name", is ?? "value"],
       rows: all.flatMap(one => one.keys.map((key, k) => [one.name, String(key), one.values[k]])),
     };
+  };
+
+  // All numbers of a figure as CSV, unrounded. A spreadsheet would run a text that begins like a formula: it gets an apostrophe.
+  const cell = text => `"${(/^([=+@\t\r]|-(?!\d))/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+  const csv = told => {
+    const {head, rows} = table(told, exact);
+    return `\ufeff${[head, ...rows].map(row => row.map(text => cell(String(text))).join(",")).join("\r\n")}\r\n`;
   };
 
   const shown = (told, link) => {
@@ -103,5 +111,5 @@
     details.addEventListener("toggle", details.fill);
     return details;
   };
-  window.rounds = {plain, name, described, folded};
+  window.rounds = Object.assign(window.rounds ?? {}, {plain, name, described, folded, csv});
 })();

@@ -8,8 +8,9 @@
   const said = document.getElementById("round-why");
   const sites = document.getElementById("sites");
   const why = document.getElementById("why");
+  let byItself = false; // the page asks because a round was added, and not because of the user
   const get = async (path, query) => {
-    const answer = await fetch(`${path}?${new URLSearchParams({run, ...query})}`);
+    const answer = await fetch(`${path}?${new URLSearchParams({run, ...query})}`, byItself ? rounds.automatic : {});
     const told = await answer.json();
     if (!answer.ok) throw new Error(told.error);
     return told;
@@ -37,14 +38,23 @@
     const button = document.createElement("button");
     button.type = "button";
     button.dataset.site = site;
-    button.addEventListener("click", () => explain(site));
+    button.addEventListener("click", () => { byItself = false; explain(site); });
     return button;
   };
-  const show = async () => {
+  // One request at a time: a round that comes meanwhile is shown after this one, so that a fast run starves nothing.
+  let current = null, again = false;
+  const show = () => {
     tell();
-    const asked = slider.value;
-    const round = await get("/api/run/round", {round: asked});
-    if (asked !== slider.value) return; // the slider has moved since
+    again = true;
+    return current ??= (async () => {
+      try {
+        while (again) { again = false; await showRound(); }
+      } finally { current = null; }
+    })();
+  };
+  const showRound = async () => {
+    const round = await get("/api/run/round", {round: slider.value});
+    chosen ??= round.sites[0]?.site ?? null; // the heaviest site is explained first
     said.textContent = names.visible(round.why);
     const before = new Map([...sites.children].map(button => [button.dataset.site, button]));
     const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
@@ -63,11 +73,14 @@
     const drawn = document.querySelector('figure[data-figure="weights-by-signal"]');
     if (drawn) {
       drawn.dataset.round = slider.value;
-      if (drawn.dataset.drawn) rounds.draw(drawn);
+      if (drawn.dataset.drawn && moved) rounds.draw(drawn);
+      moved = false;
     }
   };
+  let moved = false; // by the user: a live run's figures are drawn by `rounds.refresh`
   let waiting = null;
   slider.addEventListener("input", () => {
+    [moved, byItself] = [true, false];
     tell();
     clearTimeout(waiting);
     waiting = setTimeout(show, 120);
@@ -82,6 +95,7 @@
     if (there === undefined) return;
     chosen = there.site;
     slider.value = at;
+    moved = true;
     await show();
     [...sites.children].find(button => button.dataset.site === chosen)?.focus();
   });
@@ -105,8 +119,9 @@
       slider.disabled = false;
       slider.max = told.rounds;
       if (newest) slider.value = told.rounds;
+      byItself = true;
       show();
-      for (const place of document.querySelectorAll("figure[data-drawn]")) rounds.draw(place);
+      rounds.refresh();
     }
   });
 })();
