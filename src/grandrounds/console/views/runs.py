@@ -65,6 +65,8 @@ def run_line(run_index: RunIndex, entry: RunEntry, stamp: Stamp | None = None) -
         line = run_index.line(entry.name, _line, stamp=stamp)
     except Unreadable as e:
         return RunLine(name=entry.name, state=UNREADABLE, changed=changed, wrong=str(e))
+    if line.state == FINISHED:
+        return line.model_copy(update={"changed": changed})
     state, ending = read_state(entry.folder)  # a run may end without writing again
     ended = {} if ending is None else {"cause": ending.sentence, "fix": ending.fix}
     return line.model_copy(update={"state": state, "changed": changed, **ended})
