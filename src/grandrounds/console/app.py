@@ -52,7 +52,7 @@ def create_app(app_state: AppState) -> FastAPI:
 
 
 def _routes() -> list[Any]:
-    from grandrounds.console import api, routes
+    from grandrounds.console import api, hospital_routes, routes
     from grandrounds.console.api import docs
     from grandrounds.console.api.cases import resources as case_resources
     from grandrounds.console.cases import routes as cases
@@ -60,7 +60,8 @@ def _routes() -> list[Any]:
 
     resources = (*api.RESOURCES, case_resources)
     described = [*(r.router for r in resources), *(r.old_router for r in api.RESOURCES), cases.api_router]
-    return [*described, docs.router, routes.router, cases.router, register.router]
+    pages = [routes.router, hospital_routes.router, cases.router, register.router]
+    return [*described, docs.router, *pages]
 
 
 def _describe(app: FastAPI) -> dict[str, Any]:

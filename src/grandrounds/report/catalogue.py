@@ -21,13 +21,17 @@ from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.differences import differences_forest
 from grandrounds.report.figures.groups import group_gaps
+from grandrounds.report.figures.hospitals import hospital_forest
+from grandrounds.report.figures.thresholds import threshold_curves
 from grandrounds.report.figures.trust import trust_decisions
+from grandrounds.report.hospitals import compare_hospitals
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.shapes import has_validation
 from grandrounds.report.sections.trust import TrustRecord, trust_record
 from grandrounds.report.shapes import SHOWN, read_shapes
 from grandrounds.report.tables import has_curve, read_survival
+from grandrounds.report.thresholds import read_thresholds
 from grandrounds.report.trees import read_trees
 
 _TOP = 15
@@ -292,11 +296,21 @@ def _risk_card(run: RunRecord) -> Figure | None:
     return None if record is None else figures.risk_by_total(record)
 
 
+def _hospitals(run: RunRecord) -> Figure | None:
+    found = None if run.summary is None else compare_hospitals(run.summary)
+    return None if found is None or len(found.hospitals) < 2 else hospital_forest(found)
+
+
+def _thresholds(run: RunRecord) -> Figure | None:
+    found = None if run.summary is None else read_thresholds(run.summary)
+    return None if found is None else threshold_curves(found.overall, found.threshold)
+
+
 (
-    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, DEPLOYED, TRAINING, CALIBRATION, GROUPS, WEIGHTS, EXPLANATIONS, TRUST, IMAGES,
-    COST, PRIVACY,
+    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, DEPLOYED, HOSPITALS, TRAINING, CALIBRATION, GROUPS, WEIGHTS, EXPLANATIONS,
+    TRUST, IMAGES, COST, PRIVACY,
 ) = (
-    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Deployed models", "Training", "Calibration",
+    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Deployed models", "Hospitals", "Training", "Calibration",
     "Groups of patients", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
@@ -308,6 +322,7 @@ FIGURES: dict[str, Entry] = {
     "boosting": Entry(TREES, _boosting, wide=True),
     "survival": Entry(SURVIVAL, _survival, wide=True),
     "deployed": Entry(DEPLOYED, _deployed, wide=True),
+    "hospitals": Entry(HOSPITALS, _hospitals, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True, available=_has_curves),
     "sites-accuracy": _site_metric("accuracy"),
     "sites-auroc": _site_metric("auroc"),
@@ -317,6 +332,7 @@ FIGURES: dict[str, Entry] = {
     "local": Entry(TRAINING, _local, wide=True),
     "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
     "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),
+    "thresholds": Entry(CALIBRATION, _thresholds, wide=True),
     "group-gaps": Entry(GROUPS, _from_summary("fairness", group_gaps), wide=True),
     "weights": Entry(WEIGHTS, _weights, wide=True, available=_has_weights),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),

@@ -3,6 +3,7 @@
 from grandrounds.console.api import (
     audit,
     comparisons,
+    hospitals,
     live,
     models,
     privacy,
@@ -24,7 +25,7 @@ from grandrounds.console.api.parameters import (
 from grandrounds.console.api.resources import REFUSED, Responses
 
 RESOURCES = (
-    *(runs.resources, rounds.resources, models.resources, run_files.resources, run_tables.resources),
+    *(runs.resources, rounds.resources, models.resources, hospitals.resources, run_files.resources, run_tables.resources),
     *(comparisons.resources, audit.resources, privacy.resources, live.resources, session.resources),
 )
 """All resources but those of patients, in the order of the description."""
