@@ -17,7 +17,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.report.figures.hospitals import hospital_importances, hospital_weight
 from grandrounds.report.hospitals import BY_SCORE, ORDERS, Hospital, HospitalComparison, compare_hospitals
 
-PAGE = 50
+PAGE = 25
 """Hospitals of one page of the table."""
 HOSPITAL_FIGURES = {"importances": "Explanations", "weight": "Weight"}
 
