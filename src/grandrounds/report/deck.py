@@ -26,7 +26,7 @@ _COLOURS = {BETTER: "00674B", MIXED: "A04000", WORSE: "A04000"}
 _MOST_ROWS = 16
 """Hospitals of the forest plot."""
 _MOST_FEATURES = 10
-_LONGEST = 420
+_LONGEST = 700
 """Characters of a paragraph; the report has the whole text."""
 
 
@@ -49,7 +49,7 @@ def write_deck(
         raise BadInput(f"{path} is no name of a slide deck: give --deck a file that ends in .pptx", code="unknown-format")
     deck = _Deck(view)
     deck.add_verdict()
-    deck.add_hospitals(compare_hospitals(summary, rounds))
+    deck.add_hospitals(compare_hospitals(summary, rounds, deployed=False))  # as the headline: of the common model
     deck.add_explanations(summary)
     deck.add_record()
     deck.add_decision(board)
@@ -101,7 +101,7 @@ class _Deck:
     def add_explanations(self, summary: RunSummary) -> None:
         """Slide 3: the features that the model relies on most."""
         view = self._view
-        slide = self._slide("What the model relies on")
+        slide = self._slide("Features that the model relies on")
         top = [t for t in ((summary.explanation or {}).get("top") or ())[:_MOST_FEATURES] if t.get("share") is not None]
         if top:
             self._bars(slide, [(str(t["feature"]), float(t["share"])) for t in top])
@@ -112,9 +112,9 @@ class _Deck:
         """Slide 4: privacy, the record and the cost."""
         view = self._view
         slide = self._slide("Privacy and record")
-        epsilon = f"epsilon {view.epsilon:g}" if view.epsilon is not None else "no epsilon"
         facts = [
-            ("Privacy", f"{view.privacy} ({epsilon})"),
+            ("Privacy", view.privacy),
+            ("Epsilon", f"{view.epsilon:g}" if view.epsilon is not None else "none: no differential privacy"),
             ("Record", view.ledger.sentence),
             ("Model file, SHA-256", view.model_hash or "none"),
             ("Training", f"{view.method}; {view.model}"),
@@ -129,6 +129,8 @@ class _Deck:
         self._paragraphs(slide, lines, top=1.75, size=16)
         rows = [("Role", "Name", "Date", "Signature"), *((s.role, s.name, s.date, "") for s in board.signatures)]
         self._grid(slide, rows, top=3.6, height=0.6)
+        for k in range(1, len(rows) + 1):
+            self._pptx.line(slide, 0.6, 3.6 + 0.6 * k, _WIDE - 0.6, 3.6 + 0.6 * k, _LINE)
 
     def _slide(self, title: str, *, colour: str = _INK) -> Any:
         self._count += 1
@@ -136,7 +138,7 @@ class _Deck:
         shape = slide.shapes.title
         self._pptx.place(shape, 0.6, 0.45, _WIDE - 1.2, 1.1)
         shape.text_frame.word_wrap = True
-        self._pptx.write(shape.text_frame.paragraphs[0], title, size=28, colour=colour, bold=True)
+        self._pptx.write(shape.text_frame.paragraphs[0], title, size=28 if len(title) < 70 else 22, colour=colour, bold=True)
         left, right = self._view.page_header
         self._box(slide, f"{left}    {right}    {self._count} of 5", 0.6, 7.0, _WIDE - 1.2, 0.35, size=9, colour=_QUIET)
         return slide
@@ -193,11 +195,11 @@ class _Deck:
 
     def _forest(self, slide: Any, compared: HospitalComparison) -> bool:
         """Draw hospitals with their intervals, the lowest first, and all together last; False where none has a score."""
-        ranked = [h for h in compared.order() if h.score is not None]
+        ranked = [h for h in compared.order() if h.score is not None and h.ranked]
         if not ranked:
             return False
         shown = [*ranked[:_MOST_ROWS], *([compared.overall] if compared.overall.score is not None else [])]
-        scale = _Scale.make(shown, left=3.0, width=4.0)
+        scale = _Scale.make(shown, left=3.6, width=3.5)
         step = min(0.36, 4.6 / (len(shown) + 1))
         for k, hospital in enumerate(shown):
             self._forest_row(slide, hospital, scale, top=1.75 + k * step, bold=hospital is compared.overall)
@@ -205,9 +207,11 @@ class _Deck:
         self._pptx.line(slide, scale.left, bottom, scale.left + scale.width, bottom, _LINE)
         for value in scale.ticks:
             self._box(slide, f"{value:.2f}", scale.place(value) - 0.3, bottom, 0.7, 0.3, size=10, colour=_QUIET)
-        if len(ranked) > _MOST_ROWS:
-            more = f"the {_MOST_ROWS} lowest of {len(ranked)} hospitals; the report has all"
-            self._box(slide, more, 0.6, bottom + 0.25, 7.6, 0.3, size=10, colour=_QUIET)
+        notes = [f"Figures of {compared.model_text}."]
+        notes += [f"The {_MOST_ROWS} lowest of {len(ranked)} hospitals; the report has all."] if len(ranked) > _MOST_ROWS else []
+        few = len(compared.tested) - len(ranked)
+        notes += [f"{few} with too few test rows to be ranked {'is' if few == 1 else 'are'} left out."] if few else []
+        self._box(slide, " ".join(notes), 0.6, bottom + 0.3, 7.6, 0.3, size=10, colour=_QUIET)
         return True
 
     def _forest_row(self, slide: Any, hospital: Hospital, scale: _Scale, *, top: float, bold: bool) -> None:
@@ -215,7 +219,7 @@ class _Deck:
         score, middle = hospital.score, top + 0.17
         events = f", {hospital.events:,} events" if hospital.events is not None else ""
         name = f"{hospital.name} ({hospital.test_rows:,} rows{events})"
-        self._box(slide, name, 0.55, top - 0.04, 2.5, 0.3, size=9, colour=_INK, bold=bold)
+        self._box(slide, name, 0.55, top - 0.04, 3.1, 0.3, size=9, colour=_INK, bold=bold)
         if score.low is not None and score.high is not None:
             self._pptx.line(slide, scale.place(score.low), middle, scale.place(score.high), middle, _INK if bold else _BLUE)
         self._pptx.dot(slide, scale.place(score.value), middle, _INK if bold else _BLUE)

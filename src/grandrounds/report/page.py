@@ -107,7 +107,7 @@ def report_page(
         Part("performance", _performance_title(summary), _performance(summary, charts)),
         Part("monitoring", "Monitoring", watch_section(summary)),
         Part("patients", "Patients and data", _patients(summary, charts)),
-        Part("explanations", "What the model relies on", _relies_on(summary, rounds, explanations, model, charts)),
+        Part("explanations", "Features that the model relies on", _relies_on(summary, rounds, explanations, model, charts)),
         Part("privacy", "Privacy", [*_privacy(summary, rounds, charts), *attack_sections(attacks)]),
         Part("record", "Record and provenance", _record(summary, environment, board, provenance)),
         Part("training", "Training details", _training(summary, rounds, charts)),
