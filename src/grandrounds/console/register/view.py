@@ -5,6 +5,7 @@ Ledgers of runs are checked in the background, as on the audit page. While a che
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from grandrounds.core.errors import GrandRoundsError
 from grandrounds.report.overview import Overview, make_overview
 
 WAIT = 0.5
-"""Seconds that a page waits for the check of a run's ledger."""
+"""Seconds that a page waits for the checks of ledgers, all together."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ModelPage:
         status: The newest record of the run, with its state.
         roles: Each required role and its signature.
         earlier: Earlier records of the same run, which were withdrawn, the newest first.
+        is_checked: The check of the run's ledger is complete.
         results: The overview of the run; None where its files cannot be read.
         decisions: Decisions that this user may sign now.
         hint: Why the user may sign nothing; "" where they may, or are no approver.
@@ -47,6 +49,7 @@ class ModelPage:
     status: ModelStatus
     roles: tuple[RoleLine, ...]
     earlier: tuple[ModelStatus, ...]
+    is_checked: bool
     results: Overview | None
     decisions: tuple[str, ...]
     hint: str
@@ -57,16 +60,17 @@ def load_register(run_index: RunIndex, *, wait: float = WAIT) -> RegisterView | 
 
     Args:
         run_index: The runs.
-        wait: Seconds to wait for the check of each run's ledger; it goes on, and a later call finds it.
+        wait: Seconds to wait for the checks of the runs' ledgers; they go on, and a later call finds them.
 
     Returns:
         The register. Sentences have no paths of this machine.
     """
+    deadline = time.monotonic() + wait
 
     def check(folder: Path) -> str:
         name = folder.relative_to(run_index.root).as_posix()
         try:
-            checked = audit_view.check(run_index, name, deep=True, wait=wait)
+            checked = audit_view.check(run_index, name, deep=True, wait=max(0.0, deadline - time.monotonic()))
         except NotFound:
             return f"the run {name} is not there"
         if not checked.fails:
@@ -112,8 +116,10 @@ def model_page(run_index: RunIndex, view: RegisterView, run: str, who: CurrentUs
     signatory = find_signatory(view, who)
     decisions = () if signatory is None or not who.may_see(Area.APPROVAL) else _decisions(view, status, signatory)
     roles = tuple(RoleLine(role, signed.get(role)) for role in names)
+    is_checked = bool(status.fault) or audit_view.check(run_index, run, deep=True, wait=0.0).state != audit_view.WORKING
     results = _results(run_index, status)
-    return ModelPage(status, roles, tuple(records[1:]), results, decisions, _hint(view, who, signatory))
+    hint = _hint(view, who, signatory)
+    return ModelPage(status, roles, tuple(records[1:]), is_checked, results, decisions, hint)
 
 
 def _results(run_index: RunIndex, status: ModelStatus) -> Overview | None:
