@@ -180,7 +180,7 @@ def test_runs_are_searched_and_filtered(viewer):
 
     assert names(q="FEDX") == ["trust"] and names(q="trust fedavg") == []
     assert len(names(state="finished")) == 4 and names(state="running") == []
-    assert names(sort="oldest") == names()[::-1]
+    assert names(sort="changed") == names()[::-1]
     assert viewer.get(f"{V1}/runs", params={"sort": "size"}).status_code == 422
 
 

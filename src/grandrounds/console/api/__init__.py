@@ -7,6 +7,7 @@ from grandrounds.console.api import (
     live,
     models,
     privacy,
+    register,
     rounds,
     run_files,
     run_tables,
@@ -25,8 +26,9 @@ from grandrounds.console.api.parameters import (
 from grandrounds.console.api.resources import REFUSED, Responses
 
 RESOURCES = (
-    *(runs.resources, rounds.resources, models.resources, hospitals.resources, run_files.resources, run_tables.resources),
-    *(comparisons.resources, audit.resources, privacy.resources, live.resources, session.resources),
+    *(runs.resources, hospitals.resources, rounds.resources, models.resources),
+    *(run_files.resources, run_tables.resources, comparisons.resources, register.resources),
+    *(audit.resources, privacy.resources, live.resources, session.resources),
 )
 """All resources but those of patients, in the order of the description."""
 audit_router, privacy_router = audit.resources.old_router, privacy.resources.old_router

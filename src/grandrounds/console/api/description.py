@@ -30,11 +30,13 @@ that a result is still being computed. Answers have an **ETag**; with it in `If-
 """
 TAGS = {
     "runs": "Runs with scores, sites, subgroups, figures and watches.",
+    "hospitals": "Hospitals compared with intervals.",
     "rounds": "Rounds of a run: scores, weights, and explanations of weights.",
     "models": "Models that people can read: shapes and risk cards.",
     "files": "Summary, experiment and reports of a run.",
     "tables": "CSV with a header row. Metrics are shares from 0 to 1 unless docs/metrics.md says otherwise.",
     "comparisons": "Comparisons of runs, and published studies.",
+    "register": "The register of models: states, signatures, history.",
     "cases": "Patients, at a console started with --site. Values and names are sent by POST only.",
     "audit": "Ledgers: checks, entries, countersignatures, proofs.",
     "privacy": "Privacy accounts.",

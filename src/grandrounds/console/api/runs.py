@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from grandrounds.console.api.parameters import (
     FIGURE,
@@ -21,17 +21,19 @@ from grandrounds.console.api.parameters import (
 from grandrounds.console.api.resources import ROOT, Resources, to_id
 from grandrounds.console.app_state import get_state
 from grandrounds.console.render import link
-from grandrounds.console.run_index import NotFound, RunEntry
+from grandrounds.console.run_index import NotFound
 from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import watch as watch_view
+from grandrounds.console.views.engineer import NEWEST, ORDERS, PAGE_SIZE, RunQuery, find_runs
 from grandrounds.console.views.estimates import EstimatesView, TableView
-from grandrounds.console.views.runs import RunLine, run_lines
+from grandrounds.console.views.overview import make_run_overview
+from grandrounds.console.views.runs import RunLine, run_line, run_lines
+from grandrounds.report.overview import Overview
 
 MOST = 500
 """Runs of a page."""
-State = Literal["", "finished", "running", "stopped", "failed", "interrupted", "unreadable"]
-Sort = Literal["newest", "oldest", "name", "auroc"]
+State = Literal["", "running", "failed", "interrupted", "stopped", "finished", "unreadable"]
 resources = Resources("runs")
 
 
@@ -64,9 +66,38 @@ class RunResource(run_view.RunHead):
 
 
 LINKED = (
-    *("sites", "subgroups", "groups", "rounds", "figures", "estimates", "tables", "shapes", "card", "watch", "summary"),
+    *(
+        "overview",
+        "hospitals",
+        "sites",
+        "subgroups",
+        "groups",
+        "rounds",
+        "figures",
+        "estimates",
+        "tables",
+        "shapes",
+        "card",
+        "watch",
+        "summary",
+    ),
     *("experiment", "report", "report.pdf", "sites.csv", "subgroups.csv", "rounds.csv", "weights.csv", "metrics.csv"),
 )
+KEPT = ("q", "state", "group", "sort", "limit")
+"""Parameters of the search, which links to other pages have too."""
+
+
+def _check_order(text: str) -> str:
+    if text not in ORDERS:
+        raise ValueError(f"Input should be one of: {', '.join(ORDERS)}")
+    return text
+
+
+Order = Annotated[
+    str,
+    Query(description="A column; with a minus, the largest first.", json_schema_extra={"enum": list(ORDERS)}),
+    AfterValidator(_check_order),
+]
 PAGED: dict[int | str, dict[str, Any]] = {
     200: {
         "headers": {
@@ -83,38 +114,25 @@ def list_runs(
     who: Viewer,
     q: Annotated[str, Query(description="Words that the name, data, method or model contains.", max_length=200)] = "",
     state: Annotated[State, Query(description="Runs in this state alone.")] = "",
-    sort: Annotated[Sort, Query(description="`auroc`: the highest first.")] = "newest",
+    group: Annotated[str, Query(description="Runs of this folder, comparison or study alone.", max_length=1024)] = "",
+    sort: Order = NEWEST,
     page: Annotated[int, Query(description="A page, from 1.", ge=1, le=10**6)] = 1,
-    limit: Annotated[int, Query(description="Runs of a page.", ge=1, le=MOST)] = 50,
+    limit: Annotated[int, Query(description="Runs of a page.", ge=1, le=MOST)] = PAGE_SIZE,
 ) -> RunPage:
     """List runs. The header Link has the addresses of the first, previous, next and last page."""
-    lines = [line for line in run_lines(get_state(request).run_index) if _fits(line, q, state)]
-    lines = _ordered(lines, sort)
-    pages = max(1, -(-len(lines) // limit))
+    run_index = get_state(request).run_index
+    entries = run_index.runs()
+    states = {entry.name: entry.state for entry in entries}
+    found = find_runs(run_index, RunQuery(q, state, group, sort), entries, states)
+    pages = max(1, -(-len(found) // limit))
     response.headers["link"] = _page_links(request, page, pages)
-    shown = [_item(line) for line in lines[(page - 1) * limit : page * limit]]
-    return RunPage(runs=shown, total=len(lines), page=page, pages=pages, limit=limit)
-
-
-def _fits(line: RunLine, q: str, state: str) -> bool:
-    text = f"{line.name} {line.data} {line.method} {line.model}".casefold()
-    return (not state or line.state == state) and all(word in text for word in q.casefold().split())
-
-
-def _ordered(lines: list[RunLine], sort: Sort) -> list[RunLine]:
-    """Order lines that are the newest first."""
-    if sort == "oldest":
-        return lines[::-1]
-    if sort == "name":
-        return sorted(lines, key=lambda line: line.name)
-    if sort == "auroc":
-        return sorted(lines, key=lambda line: -(line.metrics.get("auroc") or 0.0))
-    return lines
+    shown = [_item(run_line(run_index, entry)) for entry in found[(page - 1) * limit : page * limit]]
+    return RunPage(runs=shown, total=len(found), page=page, pages=pages, limit=limit)
 
 
 def _page_links(request: Request, page: int, pages: int) -> str:
     """Write the header Link with the addresses of other pages, with the search of this one."""
-    search = {name: value for name, value in request.query_params.items() if name in ("q", "state", "sort", "limit")}
+    search = {name: value for name, value in request.query_params.items() if name in KEPT}
     others = {"first": 1, "prev": min(page - 1, pages), "next": page + 1, "last": pages}
     return ", ".join(
         f'<{link(request.url.path, **search, page=number)}>; rel="{relation}"'
@@ -145,19 +163,25 @@ def all_runs(request: Request, who: Viewer) -> list[RunLine]:
 @resources.get("/runs/{run}", old="/run", summary="One run: final scores and the figures that it has")
 def one_run(request: Request, who: Viewer, run: RunName) -> RunResource:
     run_index = get_state(request).run_index
-    entry, changed = run_index.get(run), _changed(run_index.get(run))
+    line = run_line(run_index, run_index.get(run))
     return RunResource(
         **run_view.head(run_index, run).model_dump(),
         id=to_id(run),
-        state=entry.state,
-        changed=changed,
-        changed_at=_moment(changed),
+        state=line.state,
+        changed=line.changed,
+        changed_at=_moment(line.changed),
         links={name: f"{ROOT}/runs/{to_id(run)}/{name}" for name in LINKED},
     )
 
 
-def _changed(entry: RunEntry) -> float:
-    return max(written for written, _ in entry.stamp()) / 1e9
+@resources.get(
+    "/runs/{run}/overview",
+    summary="The overview of a run, as pages and reports show it: outcome, verdict, scores, cause of an end",
+)
+def overview(request: Request, who: Viewer, run: RunName) -> Overview:
+    """Describe a run. `verdict`: better, mixed, unclear, worse or untested against no model; `ending`: the cause of a run that
+    did not finish. The ledger is not checked here: see /api/v1/audit."""
+    return make_run_overview(get_state(request).run_index, run)
 
 
 @resources.get("/runs/{run}/sites", old="/run/sites", summary="The sites of a finished run, the lowest AUROC first")

@@ -138,13 +138,30 @@ def _select(
     """Select the rows of all pages, in their order."""
     if query.is_grouped:
         return _group(entries, states, find_comparisons(run_index))
+    return list(find_runs(run_index, query, entries, states))
+
+
+def find_runs(
+    run_index: RunIndex, query: RunQuery, entries: Sequence[RunEntry], states: dict[str, str]
+) -> list[RunEntry]:
+    """Find the runs of all pages, without groups.
+
+    Args:
+        run_index: The runs.
+        query: The search; its page is not used.
+        entries: All runs, the newest first.
+        states: The state of each run, by name.
+
+    Returns:
+        The runs that fit, in the order of the query.
+    """
     found = [entry for entry in entries if not query.group or group_name(entry.name) == query.group]
     if query.state in STATES:
         found = [entry for entry in found if states[entry.name] == query.state]
     words = query.text.lower().split()
     if words:
         found = [entry for entry in found if _matches(run_index, entry, words)]
-    return list(found) if query.sort == NEWEST else list(_sort(run_index, found, query.sort))
+    return found if query.sort == NEWEST else _sort(run_index, found, query.sort)
 
 
 def _matches(run_index: RunIndex, entry: RunEntry, words: Sequence[str]) -> bool:
