@@ -17,6 +17,8 @@ UsersFile = Annotated[
     Path, typer.Option("--users", help="The file of users. It contains hashes, no passwords and no tokens.")
 ]
 USERS = Path("console-users.json")
+LOCK = 10
+"""Minutes without input after which pages of a hospital's console lock."""
 
 users_app = typer.Typer(
     help="Manage local users of the console: names, roles, passwords, tokens. The provider manages users of single sign-on.",
@@ -66,6 +68,14 @@ def console(
         ),
     ] = [],  # noqa: B006
     idle: Annotated[int, typer.Option(min=1, help="Minutes without a request after which a session ends.")] = 30,
+    lock: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Minutes without input after which a page locks and asks for the password; 0: never "
+            "(default: 10 with --site, else never).",
+        ),
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(help="At a hospital: show the patients of this site, and of no other, to clinicians."),
@@ -156,6 +166,7 @@ def console(
         hosts=hosts,
         proxies=proxies,
         port=port,
+        lock=_lock_seconds(lock, at_hospital=site is not None),
         title=site or "" if title is None else title,
         contact=contact,
     )
@@ -163,6 +174,12 @@ def console(
     count = len(run_index.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
     serve(app, place)
+
+
+def _lock_seconds(minutes: int | None, *, at_hospital: bool) -> float | None:
+    """Return the seconds without input after which pages lock; None for never."""
+    chosen = (LOCK if at_hospital else 0) if minutes is None else minutes
+    return 60.0 * chosen if chosen else None
 
 
 def _find_users(file: Path | None, *, alone: bool) -> Users:
@@ -247,21 +264,32 @@ def console_log(
     since: Annotated[
         str, typer.Option(help="Only entries since this day (2026-11-17) or time (2026-11-17T08:00).")
     ] = "",
+    until: Annotated[str, typer.Option(help="Only entries up to this day or time, which is included.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the entries to this file (.csv or .jsonl), which only its owner can read."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON lines.")] = False,
 ) -> None:
-    """Print the console's access log: sign-ins, and which user viewed which patient."""
-    from json import dumps
-
+    """Print or export the console's access log: sign-ins, and which user viewed which patient."""
+    from grandrounds.console.access_export import to_csv, to_json_lines
     from grandrounds.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
     from grandrounds.core.errors import BadInput, nearest
+    from grandrounds.deploy.files import write_private
 
     if event and event not in EVENTS:
         raise BadInput(f"--event {event}: unknown event; {nearest(event, EVENTS)}", code="unknown-event")
-    count = 0
-    for entry in read_entries(file or default_file(), Filter(user, run, row, event, since)):
-        typer.echo(dumps(entry) if json else entry_text(entry))
-        count += 1
-    if not count:
+    if out is not None and out.suffix not in (".csv", ".jsonl"):
+        raise BadInput(f"--out {out}: name a file that ends in .csv or .jsonl", code="unknown-format")
+    entries = list(read_entries(file or default_file(), Filter(user, run, row, event, since, until)))
+    if out is not None:
+        lines = to_csv(entries) if out.suffix == ".csv" else to_json_lines(entries)
+        write_private(out, "".join(lines))
+        typer.echo(f"{len(entries)} entries: {out}")
+        return
+    for line in to_json_lines(entries) if json else (f"{entry_text(entry)}\n" for entry in entries):
+        typer.echo(line, nl=False)
+    if not entries:
         typer.echo("no entry matches", err=True)
 
 

@@ -22,6 +22,7 @@ from grandrounds.deploy.files import make_folder
 
 SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"
+LOCK, UNLOCK, LOG = "lock", "unlock", "access log"
 DECISION, WRONG_PASSPHRASE = "model decision", "wrong passphrase"
 LogEntry = dict[str, Any]
 """An entry of the access log, as its line of JSON has it."""
@@ -143,23 +144,31 @@ class AccessLog:
 
 @dataclass(frozen=True)
 class Filter:
-    """Filter for entries; all given conditions must match. `since`: a day or time in ISO form."""
+    """Filter for entries; all given conditions must match.
+
+    `since`, `until`: a day or time in ISO form, both included. `subject`: the user's number at the provider of single sign-on;
+    "" for a local user, None for any.
+    """
 
     user: str = ""
     run: str = ""
     row: int | None = None
     event: str = ""
     since: str = ""
+    until: str = ""
+    subject: str | None = None
 
     def matches(self, entry: LogEntry) -> bool:
         """Tell whether an entry matches."""
         rows = entry.get("rows", [entry.get("row")])
         return (
             self.user in ("", entry.get("user"))
+            and (self.subject is None or self.subject == entry.get("subject", ""))
             and self.run in ("", entry.get("run"))
             and self.event in ("", entry.get("event"))
             and (self.row is None or (isinstance(rows, list) and self.row in rows))
             and str(entry.get("time", "")) >= self.since
+            and (not self.until or str(entry.get("time", ""))[: len(self.until)] <= self.until)
         )
 
 

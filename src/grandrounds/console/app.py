@@ -15,7 +15,7 @@ from grandrounds.console.access_log import AccessLogFault
 from grandrounds.console.api.description import describe_api, find_routes
 from grandrounds.console.api.resources import RETRY_SECONDS, ROOT
 from grandrounds.console.app_state import AppState
-from grandrounds.console.auth import sign_in, single_sign_on
+from grandrounds.console.auth import lock, sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.cache import StillComputing
 from grandrounds.console.compression import Compression
@@ -38,6 +38,7 @@ def create_app(app_state: AppState) -> FastAPI:
     app.state.console = app_state
     app.include_router(sign_in.router)
     app.include_router(single_sign_on.router)
+    app.include_router(lock.router)
     for route in _routes():
         app.include_router(route)
     app.get("/health", include_in_schema=False)(_report_health)
@@ -52,7 +53,7 @@ def create_app(app_state: AppState) -> FastAPI:
 
 
 def _routes() -> list[Any]:
-    from grandrounds.console import api, hospital_routes, routes
+    from grandrounds.console import access_routes, api, hospital_routes, routes
     from grandrounds.console.api import docs
     from grandrounds.console.api.cases import resources as case_resources
     from grandrounds.console.cases import routes as cases
@@ -60,7 +61,7 @@ def _routes() -> list[Any]:
 
     resources = (*api.RESOURCES, case_resources)
     described = [*(r.router for r in resources), *(r.old_router for r in api.RESOURCES), cases.api_router]
-    pages = [routes.router, hospital_routes.router, cases.router, register.router]
+    pages = [routes.router, hospital_routes.router, cases.router, register.router, access_routes.router]
     return [*described, docs.router, *pages]
 
 
@@ -117,9 +118,9 @@ def _refuse(
 ) -> Response:
     if request.url.path.startswith("/api"):
         return JSONResponse({"error": sentence, "code": code or CODES.get(status, "refused")}, status, headers=headers)
-    if status == 401:
+    if status in (401, 423):
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(link("/sign-in", next=target), 303)
+        return RedirectResponse(link("/sign-in" if status == 401 else "/unlock", next=target), 303)
     return render_page(request, "fault.html", status=status, code=status, said=sentence)
 
 

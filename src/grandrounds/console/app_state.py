@@ -41,6 +41,7 @@ class AppState:
         port: Part of the cookies' names: browsers share cookies between ports of a host.
         title: The hospital or consortium, as the header and the sign-in page show it; "" leaves it out.
         contact: The person or address to ask for access and help, as pages show it.
+        lock: Seconds without input after which a page locks; None: never.
         streams: User and session of each open event stream.
         progress: The states of the runs, for pages and streams that follow them.
     """
@@ -60,6 +61,7 @@ class AppState:
     port: int | None = None
     title: str = ""
     contact: str = ""
+    lock: float | None = None
     streams: list[tuple[str, str]] = field(default_factory=list)
     progress: Progress = field(init=False)
 

@@ -41,6 +41,7 @@ PAGES = (
     Page("/compare", "Compare", Area.COMPARE),
     AUDIT,
     Page("/privacy", "Privacy", Area.PRIVACY),
+    Page("/access", "Access log", Area.ACCESS),
 )
 """Pages of the header, in their order."""
 START_PAGES = {

@@ -64,6 +64,7 @@ def render_page(
             who=who,
             places=links,
             session_left=None if who is None or who.session is None else app_state.sessions.seconds_left(who.session),
+            lock_after=app_state.lock if who is not None and who.session and not who.session.is_locked else None,
             nonce=request.state.nonce,
             site=None if app_state.cases is None else app_state.cases.site,
             console_title=app_state.title,

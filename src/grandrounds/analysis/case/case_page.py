@@ -22,7 +22,7 @@ from grandrounds.report.style import INK, QUIET, heading
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _VISIBLE = 0.005
-NAMED_MISSING = 6
+NAMED_MISSING = 4
 """Missing columns that a sentence names."""
 
 Scale = Literal["risk", "log-odds"]

@@ -21,6 +21,8 @@ from grandrounds.data.table import Table, missing_mask
 NONE = "No change of a single value would change this decision."
 FARTHEST = 0.5
 """Largest change of a number that is shown, as a share of the column's range."""
+COMMON = 0.25
+"""Smallest share of a missing column's range that has to give the other decision: a rare value says little."""
 _CATEGORY = 0.5  # distance of another category, as a share of a number's range
 _FIXED = re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE)
 
@@ -107,7 +109,7 @@ def _nearest(
     place = float(own.value) if isinstance(own.value, float) else None
     options = []
     for side, run in (("at most", _leading(flips)), ("at least", _leading(flips[::-1]))):
-        if not 0 < run < len(grid):
+        if not 0 < run < len(grid) or (place is None and run < COMMON * len(grid)):
             continue
         value = float(grid[run - 1] if side == "at most" else grid[len(grid) - run])
         is_beyond = place is None or (value < place if side == "at most" else value > place)

@@ -21,9 +21,13 @@ def openapi(request: Request) -> dict[str, object]:
 
 
 class SessionTime(BaseModel):
-    """The time until a session ends. `seconds`: None for a program that sends its token with each request."""
+    """The time until a session ends.
+
+    `seconds`: None for a program that sends its token with each request; `locked`: the user has to enter the password again.
+    """
 
     seconds: float | None
+    locked: bool = False
 
 
 @resources.get(
@@ -36,4 +40,6 @@ def session(request: Request) -> SessionTime:
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
     app_state = get_state(request)
     current = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, ""))
-    return SessionTime(seconds=None if current is None else app_state.sessions.seconds_left(current))
+    if current is None:
+        return SessionTime(seconds=None)
+    return SessionTime(seconds=app_state.sessions.seconds_left(current), locked=current.is_locked)

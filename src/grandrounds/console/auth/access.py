@@ -56,10 +56,21 @@ def find_user(request: Request) -> CurrentUser | None:
     return CurrentUser(user.name, user.roles)
 
 
-def require_user(request: Request) -> CurrentUser:
+def require_user(request: Request, *, locked: bool = False) -> CurrentUser:
+    """Find the user of a request.
+
+    Args:
+        request: The request.
+        locked: Accept a user whose session is locked.
+
+    Raises:
+        HTTPException: Nobody is signed in (401), or the session is locked (423).
+    """
     who = find_user(request)
     if who is None:
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
+    if who.session is not None and who.session.is_locked and not locked:
+        raise HTTPException(423, "this session is locked: enter your password")
     return who
 
 

@@ -151,11 +151,12 @@ class Provider:
             ) from None
         return provider
 
-    def authorization_url(self, *, state: str, nonce: str, verifier: str) -> str:
-        """Build the address at the provider where a user signs in."""
+    def authorization_url(self, *, state: str, nonce: str, verifier: str, again: bool = False) -> str:
+        """Build the address at the provider where a user signs in; with `again` it asks for the credentials in any case."""
+        prompt = {"prompt": "login"} if again else {}
         with self._client() as client:
             url, _ = client.create_authorization_url(
-                self.endpoints.authorization, state=state, nonce=nonce, code_verifier=verifier
+                self.endpoints.authorization, state=state, nonce=nonce, code_verifier=verifier, **prompt
             )
         return str(url)
 

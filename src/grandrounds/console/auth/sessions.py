@@ -45,6 +45,7 @@ class Session:
         identity: The user as the provider of single sign-on describes them; None for a local user.
         ends: The time at which that description ends. The session is valid again when the provider renews it.
         renew_from: The time from which it is renewed.
+        is_locked: The user has to enter the password again before anything is shown.
         turn: Taken by the request that renews the session.
     """
 
@@ -57,6 +58,7 @@ class Session:
     identity: Identity | None = None
     ends: float = inf
     renew_from: float = inf
+    is_locked: bool = False
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property

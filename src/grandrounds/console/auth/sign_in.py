@@ -8,6 +8,7 @@ import math
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -26,7 +27,7 @@ from grandrounds.console.auth.access import (
 )
 from grandrounds.console.auth.sessions import secrets_equal
 from grandrounds.console.auth.single_sign_on import START
-from grandrounds.console.auth.users import credential_proof
+from grandrounds.console.auth.users import User, credential_proof
 from grandrounds.console.render import link, local_path, render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
@@ -40,6 +41,49 @@ router = APIRouter(include_in_schema=False)
 _log = logging.getLogger("grandrounds.console")
 
 
+@dataclass(frozen=True)
+class CheckedSecret:
+    """The user of a secret; None where it is wrong or has to wait, with the sentence and the status to answer with."""
+
+    user: User | None
+    wrong: str = ""
+    status: int = 200
+
+
+async def check_secret(request: Request, name: str, secret: str, *, by: str) -> CheckedSecret:
+    """Check a password or token. Wrong ones are counted and logged, and make the next attempt wait.
+
+    Args:
+        request: The user's request.
+        name: The user's name; "" with a token.
+        secret: The password or token.
+        by: The form, for the access log.
+
+    Returns:
+        The user, or what to answer.
+    """
+    app_state = get_state(request)
+    user = app_state.users.find_by_token(secret)
+    if user is not None and name in ("", user.name):  # a valid token has 256 random bits: it need not wait
+        return CheckedSecret(user)
+    attempt = f"{name} at {client_address(request)}"
+    wait = max(app_state.limiter.wait(attempt), app_state.name_limiter.wait(name))
+    if wait:
+        return CheckedSecret(None, f"Too many attempts with this name. Try again in {math.ceil(wait)} s.", 429)
+    app_state.limiter.count_failure(attempt)  # counted before the check, so that parallel attempts are counted too
+    app_state.name_limiter.count_failure(name)
+    check = partial(app_state.users.find_by_password, name, secret)
+    user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
+    if user is None:
+        _log.warning("a sign-in from %s failed", client_address(request))
+        tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
+        app_state.log.try_write(WRONG_SIGN_IN, user=tried, address=client_address(request), by=by)
+        return CheckedSecret(None, NOT_KNOWN, 401)
+    app_state.limiter.clear(attempt)
+    app_state.name_limiter.take_back(name)
+    return CheckedSecret(user)
+
+
 @router.get("/sign-in")
 def form(request: Request, next: str = "/") -> Response:
     return _form(request, next=next)
@@ -48,31 +92,17 @@ def form(request: Request, next: str = "/") -> Response:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Check a name and password, or a token. The answer does not say which of them was wrong."""
-    app_state, fields = get_state(request), await _fields(request)
+    app_state, fields = get_state(request), await read_fields(request)
     check_origin(request)
     if not app_state.local_users:
         raise HTTPException(403, "local users are turned off here: use single sign-on")
     if not fields.get("form") or not secrets_equal(fields["form"], request.cookies.get(app_state.form_cookie, "")):
         return _form(request, next=fields.get("next", "/"), wrong="The form has expired. Try again.", status=403)
     name, secret = fields.get("name", "")[:64], fields.get("secret", "")
-    user = app_state.users.find_by_token(secret)
-    if user is None or name not in ("", user.name):  # a valid token has 256 random bits: it need not wait
-        attempt = f"{name} at {client_address(request)}"
-        wait = max(app_state.limiter.wait(attempt), app_state.name_limiter.wait(name))
-        if wait:
-            sentence = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
-            return _form(request, next=fields.get("next", "/"), wrong=sentence, status=429, name=name)
-        app_state.limiter.count_failure(attempt)  # counted before the check, so that parallel attempts are counted too
-        app_state.name_limiter.count_failure(name)
-        check = partial(app_state.users.find_by_password, name, secret)
-        user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
-        if user is None:
-            _log.warning("a sign-in from %s failed", client_address(request))
-            tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
-            app_state.log.try_write(WRONG_SIGN_IN, user=tried, address=client_address(request), by="form")
-            return _form(request, next=fields.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
-        app_state.limiter.clear(attempt)
-        app_state.name_limiter.take_back(name)
+    checked = await check_secret(request, name, secret, by="form")
+    user = checked.user
+    if user is None:
+        return _form(request, next=fields.get("next", "/"), wrong=checked.wrong, status=checked.status, name=name)
     credential = "password" if credential_proof(user, secret) not in user.tokens else "token"
     app_state.log.write(SIGN_IN, user=user.name, roles=user.roles, address=client_address(request), by=credential)
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
@@ -86,7 +116,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    who, fields = require_user(request), await _fields(request)
+    who, fields = require_user(request, locked=True), await read_fields(request)
     check_origin(request)
     if who.session is None or not secrets_equal(fields.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
@@ -136,8 +166,12 @@ def _set(answer: Response, request: Request, cookie: str, value: str) -> None:
     answer.set_cookie(cookie, value, httponly=True, samesite="strict", secure=is_over_tls(request), path="/")
 
 
-async def _fields(request: Request) -> dict[str, str]:
-    """Read the fields of a form, each once."""
+async def read_fields(request: Request) -> dict[str, str]:
+    """Read the fields of a form, each once.
+
+    Raises:
+        HTTPException: They cannot be read (400).
+    """
     try:
         return {n: v[0] for n, v in parse_qs((await request.body()).decode(), max_num_fields=20).items()}
     except ValueError:

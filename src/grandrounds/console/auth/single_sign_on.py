@@ -64,17 +64,20 @@ class SingleSignOn:
         self._used: OrderedDict[str, float] = OrderedDict()  # states that were brought back, each with its time
         self._turn = threading.Lock()
 
-    def begin(self, next: str) -> tuple[str, str]:
+    def begin(self, next: str, *, again: bool = False) -> tuple[str, str]:
         """Begin a sign-in.
 
         Args:
             next: The path to open afterwards.
+            again: Have the provider ask for the credentials also where the user is signed in there.
 
         Returns:
             The address at the provider, and the value of the cookie.
         """
         attempt = Attempt.new(next)
-        url = self.provider.authorization_url(state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier)
+        url = self.provider.authorization_url(
+            state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier, again=again
+        )
         return url, self._box.encrypt(json.dumps(asdict(attempt)).encode()).decode()
 
     def find(self, cookie: str, query: QueryParams) -> Attempt:
@@ -120,10 +123,10 @@ class SingleSignOn:
 
 
 @router.get(START)
-def start(request: Request, next: str = "/") -> Response:
-    """Send the browser to the provider."""
+def start(request: Request, next: str = "/", again: bool = False) -> Response:
+    """Send the browser to the provider; with `again` it asks for the credentials in any case."""
     app_state, sso = get_state(request), _require_sso(request)
-    url, cookie = sso.begin(local_path(next))
+    url, cookie = sso.begin(local_path(next), again=again)
     answer = RedirectResponse(url, 303)
     answer.set_cookie(
         app_state.sso_cookie,

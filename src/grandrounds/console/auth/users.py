@@ -56,6 +56,7 @@ class Area(StrEnum):
     OVERVIEW = "overview"
     REGISTER = "register"
     APPROVAL = "approval"
+    ACCESS = "access log"
 
 
 _EVERYBODY = frozenset(Role)
@@ -69,6 +70,7 @@ ROLES_BY_AREA: dict[Area, frozenset[Role]] = {
     Area.OVERVIEW: _GOVERNANCE,
     Area.REGISTER: _EVERYBODY,
     Area.APPROVAL: frozenset({Role.APPROVER}),
+    Area.ACCESS: _GOVERNANCE | {Role.CLINICIAN},
 }
 """Roles by area: only clinicians see patients, and only approvers sign; the board, approvers and auditors see the overview,
 ledgers and privacy; everybody sees runs and the register of models."""
