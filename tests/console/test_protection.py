@@ -26,12 +26,13 @@ from tests.report import EVIL
 OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback"}
 GOVERNANCE = {Role.BOARD, Role.APPROVER, Role.AUDITOR}
 OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": GOVERNANCE, "/privacy": GOVERNANCE, "/board": GOVERNANCE,
-      "/models/sign": {Role.APPROVER}}  # fmt: skip
+      "/models/sign": {Role.APPROVER},
+      "/access": {Role.AUDITOR, Role.CLINICIAN, Role.BOARD, Role.APPROVER}}  # fmt: skip
 """Which roles may see what lies below a path; all else that is not open is for everybody who is signed in."""
 _PATIENTS = "/api/v1/cases/runs/{run}/patients"
 WRITES = "/models/sign"
 """The one thing that the console writes: a signed decision in the register of models."""
-POSTED = {WRITES, "/api/case/patients", "/api/case/what-if", _PATIENTS, f"{_PATIENTS}/{{case}}/what-if"}
+POSTED = {WRITES, "/lock", "/unlock", "/access", "/access/export", "/api/case/patients", "/api/case/what-if", _PATIENTS, f"{_PATIENTS}/{{case}}/what-if"}
 """Besides it, questions that hold a patient's name or values, which do not belong in an address."""
 ASKS = {"run": "plain", "round": "1", "site": "a", "figure": "curves", "once": "true", "case": "1", "row": "1"}
 

@@ -18,6 +18,7 @@ from grandrounds.console.auth.single_sign_on import START
 from grandrounds.console.render import link, local_path, render_page
 
 router = APIRouter(include_in_schema=False)
+NO_SESSION = "a program with a token has no session to lock"
 
 
 @router.post("/lock")
@@ -26,7 +27,7 @@ def lock(request: Request) -> Response:
     who = require_user(request, locked=True)
     check_script(request, who)
     if who.session is None:
-        raise HTTPException(400, "a program with a token has no session to lock")
+        raise HTTPException(400, NO_SESSION)
     if not who.session.is_locked:
         who.session.is_locked = True
         log_access(request, LOCK, who)
@@ -47,7 +48,9 @@ async def unlock(request: Request) -> Response:
     """Check the password or token of the session's own user, and show pages again."""
     who, fields = require_user(request, locked=True), await read_fields(request)
     check_origin(request)
-    if who.session is None or not secrets_equal(fields.get("csrf", ""), who.session.csrf):
+    if who.session is None:
+        raise HTTPException(400, NO_SESSION)
+    if not secrets_equal(fields.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
     next = fields.get("next", "/")
     if who.session.identity is not None:

@@ -285,7 +285,7 @@ def cases(
     try:
         refuse_unusable(run_index, run)
     except RefusedModel as e:
-        return render("case_refused.html", status=409, run=run, sentence=str(e))
+        return render("case_refused.html", status=422, run=run, sentence=str(e))
     return _render_list(request, who, cases, run, None) if case is None else _patient(request, who, cases, run, case)
 
 
