@@ -32,7 +32,8 @@ OF = {"/compare": Role, "/case": {Role.CLINICIAN}, "/audit": GOVERNANCE, "/priva
 _PATIENTS = "/api/v1/cases/runs/{run}/patients"
 WRITES = "/models/sign"
 """The one thing that the console writes: a signed decision in the register of models."""
-POSTED = {WRITES, "/lock", "/unlock", "/access", "/access/export", "/api/case/patients", "/api/case/what-if", _PATIENTS, f"{_PATIENTS}/{{case}}/what-if"}
+_FORMS = {"/lock", "/unlock", "/access", "/access/export"}
+POSTED = _FORMS | {WRITES, "/api/case/patients", "/api/case/what-if", _PATIENTS, f"{_PATIENTS}/{{case}}/what-if"}
 """Besides it, questions that hold a patient's name or values, which do not belong in an address."""
 ASKS = {"run": "plain", "round": "1", "site": "a", "figure": "curves", "once": "true", "case": "1", "row": "1"}
 
