@@ -381,7 +381,7 @@ def test_a_browser_draws_every_figure(evil_page, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     dom = done.stdout
     count = len(Page(evil_page).figures)
-    assert count == 14
+    assert count == 15
     assert dom.count('class="plot-container plotly"') == count, done.stderr[-2000:]
     for k in range(1, count + 1):
         start = dom.index(f'id="figure-{k}"')

@@ -27,6 +27,7 @@ from grandrounds.report.sections.description import (
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.fairness import fairness_section
+from grandrounds.report.sections.hospitals import hospitals_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section
@@ -171,7 +172,8 @@ def _hospitals(summary: RunSummary, charts: Charts) -> list[str]:
     if has_test_rows(summary) and is_classification(summary):
         common = " with the common model" if summary.personal else ""
         out = [f"<h2>Sites{common}, lowest AUROC first</h2>", site_table(summary), _trained_only(summary)]
-    return [*deployed_section(summary, charts), *out, *differences_section(summary, charts)]
+    compared = hospitals_section(summary, charts)
+    return [*compared, *deployed_section(summary, charts), *out, *differences_section(summary, charts)]
 
 
 def _trained_only(summary: RunSummary) -> str:
