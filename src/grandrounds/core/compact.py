@@ -7,10 +7,10 @@ rounds, and a program that shows it keeps them all.
 from __future__ import annotations
 
 from array import array
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from math import inf, isnan, nan
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from grandrounds.core.records import RoundRecord
 
@@ -134,7 +134,8 @@ class Packer:
 
 
 def _to_array(value: Mapping[str, float | None], *, complete: bool) -> array[float]:
-    numbers = array("d", value.values() if complete else [nan if v is None else v for v in value.values()])  # type: ignore[arg-type]
+    values = cast("Iterable[float]", value.values()) if complete else [nan if v is None else v for v in value.values()]
+    numbers = array("d", values)
     if inf in numbers or -inf in numbers:
         raise ValueError("a number is infinite")
     return numbers

@@ -35,7 +35,11 @@ class JournalReader:
         self._turn = threading.Lock()
         self.lines_read = 0
         """Lines that were parsed since this reader was made."""
-        self._forget()
+        self._file: tuple[int, int] | None = None
+        self._offset, self._tail = 0, b""
+        self._records: list[RoundRecord] = []
+        self._places: dict[int, int] = {}  # of each round in the list
+        self._packer = Packer()
 
     def read(self) -> list[RoundRecord]:
         """Read the rounds that were appended since the last call.
@@ -113,8 +117,5 @@ class JournalReader:
             raise BadInput(f"{where} is damaged: {e}", code="damaged-file") from None
 
     def _forget(self) -> None:
-        self._file: tuple[int, int] | None = None
-        self._offset, self._tail = 0, b""
-        self._records: list[RoundRecord] = []
-        self._places: dict[int, int] = {}  # of each round in the list
-        self._packer = Packer()
+        self._file, self._offset, self._tail = None, 0, b""
+        self._records, self._places, self._packer = [], {}, Packer()

@@ -202,7 +202,7 @@ def _path_annotation(annotation: Any) -> Any:
         limits += fact.metadata if isinstance(fact, Query) else [fact]
         description = fact.description if isinstance(fact, Query) else description
     decoded = [AfterValidator(from_id)] if kind is str else []
-    return Annotated[(kind, *limits, *decoded, Path(description=description))]  # type: ignore[return-value]
+    return Annotated[(kind, *limits, *decoded, Path(description=description))]
 
 
 def file_word(name: str) -> str:
