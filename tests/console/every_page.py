@@ -42,6 +42,8 @@ SITE = "b"
 DONE = "document.querySelector('[data-poll]') === null"
 """Nothing is being checked or worked out any more."""
 
+WEIGHED = "document.querySelector('#sites button') !== null"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -56,9 +58,19 @@ class Place:
 PLACES = {
     "sign in": Place("/sign-in", user=""),
     "runs": Place("/"),
-    "run": Place("/run?run=reasons", figures=True),
-    "run, regression": Place("/run?run=fit", figures=True),
-    "run, number": Place("/run?run=number", figures=True),
+    "runs, searched": Place("/runs?q=reasons&sort=name"),
+    "board": Place("/", user="board"),
+    "run": Place("/run?run=reasons"),
+    "run, interrupted": Place("/run?run=stopped", figures=True),
+    "run, performance": Place("/run?run=reasons&section=performance", figures=True),
+    "run, hospitals": Place("/run?run=reasons&section=hospitals"),
+    "run, explanations": Place("/run?run=reasons&section=explanations", figures=True),
+    "run, weights": Place("/run?run=trust&section=weights", figures=True, ready=WEIGHED),
+    "run, training": Place("/run?run=reasons&section=training", figures=True),
+    "run, privacy": Place("/run?run=noisy&section=privacy", figures=True),
+    "run, settings": Place("/run?run=reasons&section=settings"),
+    "run, regression": Place("/run?run=fit&section=estimates", figures=True),
+    "run, number": Place("/run?run=number&section=training", figures=True),
     "shapes": Place("/shapes?run=gam", figures=True, ready="document.querySelector('.main-svg') !== null"),
     "shapes, unfinished": Place("/shapes?run=stopped"),
     "risk card": Place("/card?run=card", ready="document.getElementById('shown').textContent !== ''"),

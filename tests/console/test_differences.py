@@ -34,11 +34,13 @@ def client(runs, tmp_path):
 
 
 def test_the_page_tells_what_differs_and_where(client):
-    text = client.get("/run", params={"run": "guarded"}).text
+    sections = ("summary", "estimates", "hospitals", "explanations")
+    text = "".join(client.get("/run", params={"run": "guarded", "section": s}).text for s in sections)
+    chosen = {"run": "guarded", "section": "explanations", "figure": "differences"}
     assert "Why hospitals differ" in text and EVIL not in text
     assert "+0.40 log-odds per 10" in text and "+0.10 to +0.70" in text and "0.002" in text
     assert "1 of 2 hospitals rely on features differently from the common model" in text
-    assert "p-values are corrected for" in text and 'data-figure="differences"' in text
+    assert "p-values are corrected for" in text and 'data-figure="differences"' in client.get("/run", params=chosen).text
     assert "Why hospitals differ" not in client.get("/run", params={"run": "plain"}).text
 
 

@@ -26,14 +26,15 @@ def client(runs, tmp_path):
 
 
 def test_the_page_has_the_table_with_intervals(client):
-    text = client.get("/run", params={"run": "fit"}).text
+    text = client.get("/run", params={"run": "fit", "section": "estimates"}).text
     assert '<section class="card" id="estimates">' in text and EVIL not in text
     assert "1.051 (1.031 to 1.072)" in text and "left out: constant" in text
     assert "numbers sent / numbers held" in text and "120 / 600" in text
     assert "Few clusters: intervals are too short." in text
-    assert "age: odds ratio 1.051 per unit (95% CI 1.031 to 1.072)." in text, "the first of the findings"
+    summary = client.get("/run", params={"run": "fit"}).text
+    assert "age: odds ratio 1.051 per unit (95% CI 1.031 to 1.072)." in summary, "the first of the findings"
     assert 'data-figure="coefficients"' in text
-    assert 'id="estimates"' not in client.get("/run", params={"run": "plain"}).text
+    assert client.get("/run", params={"run": "plain", "section": "estimates"}).status_code == 404
 
 
 def test_the_api_has_the_same_table_and_figure(client):

@@ -77,19 +77,19 @@ def test_figures_are_compressed_and_patients_are_not(signed):
 
 
 def test_a_first_visit_is_light(window, console):
-    """Sign in, the list, and a run with all its figures, in a browser with an empty cache."""
+    """Sign in, the list, and a section of a run with its figures, in a browser with an empty cache."""
     received = []
     session = window.page.context.new_cdp_session(window.page)
     session.send("Network.enable")
     session.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
     window.sign_in(console.tokens["all"])
-    window.go("/run?run=by-reasons")
+    window.go("/run?run=by-reasons&section=explanations")
     window.page.evaluate("() => rounds.all()")
     window.page.wait_for_load_state("networkidle")
     first = sum(received)
     assert 300_000 < first < FIRST_VISIT
     received.clear()
-    window.go("/run?run=by-reasons")
+    window.go("/run?run=by-reasons&section=explanations")
     window.page.evaluate("() => rounds.all()")
     window.page.wait_for_load_state("networkidle")
     assert sum(received) < first / 4, "scripts and styles are not transferred again"

@@ -37,7 +37,7 @@ def client(tmp_path_factory):
 
 @pytest.mark.parametrize("task", MAIN)
 def test_the_page_of_a_run(client, task):
-    text = client.get("/run", params={"run": task}).text
+    text = client.get("/run", params={"run": task, "section": "hospitals"}).text
     assert f"Sites, lowest {MAIN[task]} first" in text and "<h2>Subgroups</h2>" in text
     assert not [word for word in OF_CLASSES if word in text]
     head = client.get("/api/run", params={"run": task}).json()
@@ -77,7 +77,7 @@ WATCHED = "Features that moved, by number of sites"
 @pytest.mark.parametrize("method, title", [("table1", "Table 1 by sex"), ("survival", "Survival"), ("watch", WATCHED)])
 def test_a_run_without_a_model_has_its_table_and_no_scores(client, method, title):
     name = f"of-{method}"
-    text = client.get("/run", params={"run": name}).text
+    text = client.get("/run", params={"run": name, "section": "estimates"}).text
     assert f"<h2>{title}</h2>" in text and not [word for word in OF_CLASSES if word in text]
     told = client.get("/api/run/tables", params={"run": name}).json()
     assert told[0]["title"] == title and told[0]["rows"] and len(told) == (3 if method == "watch" else 1)

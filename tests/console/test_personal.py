@@ -48,7 +48,9 @@ def test_the_page_and_the_api_have_the_reports_sentences(home):
     client = console(home).client("viewer")
     found = read_deployed(Run(home / "runs" / "own").summary)
     assert found is not None
-    text = client.get("/run", params={"run": "own"}).text
+    text = "".join(
+        client.get("/run", params={"run": "own", "section": s}).text for s in ("summary", "estimates", "hospitals")
+    )
     for sentence in describe_harm(found):
         assert sentence in text and sentence in (home / "runs" / "own" / "report.html").read_text()
     assert "Models that hospitals deploy" in text and "Sites with the common model" in text and "harmed hospitals" in text

@@ -104,9 +104,10 @@ def test_the_list_is_searched_and_sorted_in_a_browser(window, console):
 
 def test_a_run_is_drawn_and_a_click_on_a_site_says_why(window, console, runs):
     window.sign_in(console.tokens["viewer"])
-    window.go("/run?run=trust")
     page = window.page
-    for name in ("curves", "weights-by-signal", "pairs-deployed", "trust", "presence"):
+    places = {"training": "curves", "explanations": "drift", "privacy": "presence", "weights": "weights-by-signal"}
+    for section, name in places.items():
+        window.go(f"/run?run=trust&section={section}&figure={name}")
         window.drawn(name)
     page.locator("#sites button", has_text="a ").first.click()
     window.until("document.querySelector('#why').textContent.length > 20")
@@ -125,7 +126,7 @@ def test_a_run_is_drawn_and_a_click_on_a_site_says_why(window, console, runs):
 @pytest.mark.slow
 def test_distances_of_pairs_have_a_slider_over_rounds_that_hears_the_keyboard(window, console):
     window.sign_in(console.tokens["viewer"])
-    window.go("/run?run=by-reasons")
+    window.go("/run?run=by-reasons&section=explanations&figure=pairs-training")
     window.drawn("pairs-training")
     page = window.page
     distances = "JSON.stringify(document.querySelector('figure[data-figure=pairs-training] .plot').data[0].z)"
@@ -142,9 +143,9 @@ def test_dark_and_light_and_a_tablet(window, console):
     window.sign_in(console.tokens["viewer"])
     page = window.page
     page.set_viewport_size({"width": 820, "height": 1180})
-    window.go("/run?run=by-reasons")
+    window.go("/run?run=by-reasons&section=training")
     window.drawn("curves")
-    paper = lambda: page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")  # noqa: E731
+    paper = lambda: page.evaluate("getComputedStyle(document.querySelector('.chart')).backgroundColor")  # noqa: E731
     plot = "document.querySelector('figure[data-figure=curves] .plot').layout.paper_bgcolor"
     light = (paper(), page.evaluate(plot))
     page.click("#theme")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from itertools import groupby
+import os
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames, WithdrawnModel
+from grandrounds.console.api.resources import to_id
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
@@ -17,18 +19,19 @@ from grandrounds.console.cache import StillComputing
 from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.navigation import RUNS, start_page
 from grandrounds.console.render import render_page
-from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
+from grandrounds.console.run_index import FINISHED, NotFound, RunIndex, Unreadable, is_plain
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import board as board_view
 from grandrounds.console.views import compare as compare_view
 from grandrounds.console.views import engineer as engineer_view
 from grandrounds.console.views import estimates as estimates_view
-from grandrounds.console.views import ledger
+from grandrounds.console.views import ledger, sections
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views import watch as watch_view
+from grandrounds.console.views.overview import find_status, make_run_overview
 from grandrounds.console.views.published import load_study
 from grandrounds.console.views.runs import SHOWN, run_lines
 from grandrounds.privacy.in_words import rounded_up
@@ -66,23 +69,44 @@ def runs(
 
 
 @router.get("/run")
-def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
+def one_run(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.RUNS)],
+    run: RunName,
+    section: Annotated[str, Query(max_length=40)] = sections.SUMMARY,
+    figure: Annotated[str, Query(max_length=80)] = "",
+) -> Response:
     run_index = get_state(request).run_index
     head = run_view.head(run_index, run)
-    sections = [(name, list(places)) for name, places in groupby(head.figures, key=lambda f: f.section)]
-    sites, state = run_view.site_lines(run_index, run), run_index.get(run).state
+    tables = estimates_view.tables(run_index, run)
+    estimates = None if head.withdrawn else estimates_view.estimates(run_index, run)
+    keys = sections.list_sections(head, has_tables=bool(tables) or estimates is not None)
+    if section not in keys:
+        raise NotFound(f"run '{run}' has no section '{section[:40]}'; it has: {', '.join(keys)}", code="unknown-section")
+    status, state = find_status(run_index, run), run_index.get(run).state
+    overview = make_run_overview(run_index, run, use="" if status is None else status.record.purpose)
     checked = (
         audit_view.check(run_index, run, deep=True, wait=0.0) if who.may_see(Area.AUDIT) and state == FINISHED else None
     )
+    sites = run_view.site_lines(run_index, run)
+    folder, path = run_index.get(run).folder, f"/api/v1/runs/{to_id(run)}"
     return render_page(
-        request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
-        has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
-        outcome_tables=run_view.outcome_tables(run_index, run),
-        estimates=None if head.withdrawn else estimates_view.estimates(run_index, run),
-        tables=estimates_view.tables(run_index, run),
-        fairness=estimates_view.groups(run_index, run),
-        is_watched=watch_view.has_watches(run_index, run),
+        request, "run.html", who=who, run=head, overview=overview, model_status=status, ledger=checked,
+        section=sections.make_section(run_index, head, section, figure=figure), sections=keys,
+        labels=sections.LABELS | ({} if estimates else {sections.ESTIMATES: sections.TABLES}),
+        sites=sites, has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
+        outcome_tables=run_view.outcome_tables(run_index, run), estimates=estimates, tables=tables,
+        fairness=estimates_view.groups(run_index, run), settings=sections.settings_tables(run_index, run),
+        findings=[line for line in head.findings if line not in overview.verdict_lines],
+        is_watched=watch_view.has_watches(run_index, run), report_path=f"{path}/report", experiment_path=f"{path}/experiment",
+        has_report=not head.withdrawn and _is_stored(folder / "report.html"),
+        has_pdf=not head.withdrawn and _is_stored(folder / "report.pdf"),
     )  # fmt: skip
+
+
+def _is_stored(path: Path) -> bool:
+    """Check that a file is there and may be read."""
+    return os.path.lexists(path) and is_plain(path)
 
 
 @router.get("/shapes")

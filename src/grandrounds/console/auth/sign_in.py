@@ -157,6 +157,7 @@ def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, na
         given=name,
         sso=sso,
         local_users=app_state.local_users,
+        is_alone=app_state.users.is_temporary,
     )
     _set(answer, request, app_state.form_cookie, token)
     return answer

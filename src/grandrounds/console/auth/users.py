@@ -153,6 +153,11 @@ class Users:
                 f"{file} is damaged: restore a backup, or remove the file and add users again", code="damaged-file"
             ) from None
 
+    @property
+    def is_temporary(self) -> bool:
+        """True where the users have no file, and are forgotten when the console stops."""
+        return self._file is None
+
     def __iter__(self) -> Iterator[User]:
         return iter(self._current().values())
 

@@ -1,8 +1,7 @@
-// Explains a site's weight in a round: a slider over rounds, a button per site, and the explanation.
+// The page of a run: the weights of a round by site, and the progress of a run that is not finished.
 "use strict";
-(() => {
-  const panel = document.getElementById("why-panel");
-  const run = panel.dataset.run;
+// Explains a site's weight in a round: a slider over rounds, a button per site, and the explanation.
+const weighing = run => {
   const slider = document.getElementById("round");
   const shown = document.getElementById("round-shown");
   const said = document.getElementById("round-why");
@@ -99,28 +98,42 @@
     await show();
     [...sites.children].find(button => button.dataset.site === chosen)?.focus();
   });
+  return newest => {
+    const last = slider.value === slider.max || slider.disabled;
+    slider.disabled = false;
+    slider.max = newest;
+    if (last) slider.value = newest;
+    byItself = true;
+    show();
+  };
+};
 
+(() => {
+  const head = document.getElementById("run-head");
+  const run = head.dataset.run;
+  const advance = document.getElementById("why-panel") ? weighing(run) : () => {};
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+      button.textContent = "Copied";
+    });
+  }
   // a running run: update the number of rounds, and reload the page at the end
   const state = document.getElementById("state");
   if (state.textContent === "finished") return;
   const follow = rounds.follow(runs => {
     const told = runs[run];
     if (told === undefined) return;
-    const first = panel.dataset.rounds === "0" && told.rounds > 0; // now there are figures
+    const first = head.dataset.rounds === "0" && told.rounds > 0; // now there are figures
     if (first || (told.state !== "running" && state.textContent !== told.state)) {
       follow.close();
       location.reload();
       return;
     }
     document.getElementById("rounds").textContent = told.rounds;
-    if (told.rounds > Number(panel.dataset.rounds)) {
-      panel.dataset.rounds = told.rounds;
-      const newest = slider.value === slider.max || slider.disabled;
-      slider.disabled = false;
-      slider.max = told.rounds;
-      if (newest) slider.value = told.rounds;
-      byItself = true;
-      show();
+    if (told.rounds > Number(head.dataset.rounds)) {
+      head.dataset.rounds = told.rounds;
+      advance(told.rounds);
       rounds.refresh();
     }
   });

@@ -14,7 +14,7 @@
   // a new or finished run loads this page of the list again; the selection stays
   const PARTS = ["#counts", "#now", "#count", "#runs tbody"];
   const read = async () => {
-    const answer = await fetch(location.href);
+    const answer = await fetch(location.href, rounds.automatic);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (page.querySelector("#runs") === null) { location.reload(); return; } // signed out meanwhile
     const chosen = new Set(boxes().filter(box => box.checked).map(box => box.value));
