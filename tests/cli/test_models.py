@@ -94,3 +94,18 @@ def test_verify_names_a_changed_model_and_ends_with_code_3(models):
     assert "model.safetensors was changed" in models("verify", code=3)
     assert json.loads(models("verify", "--json", code=3))["verifies"] is False
     assert "[model-not-valid]" in models("approve", RUN, *by("ada"), code=2)
+
+
+def test_a_model_that_is_withdrawn_in_the_register_is_exported_on_request_only(models):
+    set_up(models)
+    models("propose", RUN, "--purpose", "heart disease")
+
+    def export(*more):
+        return rounds("export", RUN, "--to", "json", "--out", "model.json", *more, cwd=models.root)
+
+    assert export().returncode == 0  # a candidate
+    models("withdraw", RUN, "--reason", "alarm of ward 3", *by("bob"))
+    refused = export()
+    assert refused.returncode == 2 and "[model-not-valid]" in refused.stderr and "alarm of ward 3" in refused.stderr
+    allowed = export("--withdrawn")
+    assert allowed.returncode == 0 and "warning: Withdrawn on" in allowed.stderr

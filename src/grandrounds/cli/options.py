@@ -69,7 +69,9 @@ TrustCode = Annotated[
 Withdrawn = Annotated[
     bool,
     typer.Option(
-        "--withdrawn", help="Use the model although a site withdrew from the run (`rounds withdraw`), for research only."
+        "--withdrawn",
+        help="Use the model although a site withdrew from the run (`rounds withdraw`) or the register of models calls it "
+        "withdrawn or not valid, for research only.",
     ),
 ]
 Personal = Annotated[

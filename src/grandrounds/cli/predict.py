@@ -30,8 +30,25 @@ ForSite = Annotated[
 ]
 
 
-def _model(run: Run, site: str | None, personal: Path | None = None) -> TrainedModel:
+def _refuse_invalid(run: Run, *, withdrawn: bool) -> None:
+    """Refuse a model that the register of models calls withdrawn or not valid, unless it is used all the same.
+
+    Raises:
+        BadInput: It does.
+    """
+    from grandrounds.analysis.register import banner
+    from grandrounds.core.errors import BadInput
+
+    warning = banner(run.folder)
+    if warning and not withdrawn:
+        raise BadInput(f"{run.folder}: {warning} (--withdrawn uses it all the same)", code="model-not-valid")
+    if warning:
+        echo(f"warning: {warning}", err=True)
+
+
+def _model(run: Run, site: str | None, personal: Path | None = None, *, withdrawn: bool) -> TrainedModel:
     """Return the model of a site; print a note if it is one that no site uses."""
+    _refuse_invalid(run, withdrawn=withdrawn)
     site = use_personal(run, site, personal)
     model = run.model_for(site)
     if run.withdrawn is not None:
@@ -95,7 +112,7 @@ def predict(
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
     rows = new.read(finished_run, pending=True)
-    prediction = _model(finished_run, site, personal).predict(rows, task=task, corrected=True)
+    prediction = _model(finished_run, site, personal, withdrawn=withdrawn).predict(rows, task=task, corrected=True)
     for note in prediction.notes:
         echo(f"note: {note}", err=True)
     if prediction.event is not None:
@@ -133,7 +150,7 @@ def evaluate(
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
-    result = plain(_model(finished_run, model_site, personal).evaluate(rows))
+    result = plain(_model(finished_run, model_site, personal, withdrawn=withdrawn).evaluate(rows))
     result["warnings"] = overlap_warnings(finished_run, rows)
     if as_json:
         echo(json.dumps(result))
@@ -202,7 +219,7 @@ def export(
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     path = out or finished_run.folder / FILES.get(target, "model")
-    model = _model(finished_run, model_site, personal)
+    model = _model(finished_run, model_site, personal, withdrawn=withdrawn)
     if model.mitigation is not None:
         echo(
             f"note: the exported model has one rule for all; the correction by {model.mitigation.grouping.column} "
