@@ -38,7 +38,7 @@ _SECTION_BY_CHAPTER = {
     catalogue.CALIBRATION: PERFORMANCE,
     catalogue.DEPLOYED: HOSPITALS,
     catalogue.GROUPS: HOSPITALS,
-    "Hospitals": HOSPITALS,
+    catalogue.HOSPITALS: HOSPITALS,
     catalogue.RISK_CARD: EXPLANATIONS,
     catalogue.SHAPES: EXPLANATIONS,
     catalogue.EXPLANATIONS: EXPLANATIONS,
@@ -52,6 +52,8 @@ _SECTION_BY_CHAPTER = {
 }
 """Sections by chapter of the catalogue of figures; a chapter that is not here belongs to Performance."""
 _FIGURE_LABELS = {
+    "hospitals": "Hospitals compared",
+    "thresholds": "Decisions by threshold",
     "curves": "Training curves",
     "sites-accuracy": "Accuracy by site",
     "sites-auroc": "AUROC by site",
