@@ -1,107 +1,263 @@
-"""How long the console takes to show a large run: 152 hospitals, 200 rounds, explained every ten.
+"""Size, speed and memory of the console, each beside a baseline of the same run.
 
-    python bench/console.py [--rounds 200] [--run FOLDER]
+    python bench/console.py [--run FOLDER] [--rounds 2000] [--runs 5000] [--rounds-finished 40] [--no-browser]
 
-Makes the run (about a minute), serves it, and opens its pages in a real Chromium with an empty cache: seconds until the page
-has loaded, and until the figures on the first screen are drawn. The baseline is the run's own report.html in the same
-browser, which holds every figure at once. Once somebody looks at the list for three seconds before the run is opened, in
-which the browser reads the script that draws; once nobody does. Bar: 2 s for the run's page, the first time after the
-console was started.
+Makes a run of 152 hospitals (a minute; or takes the finished run FOLDER), then measures:
+
+- bytes of a first visit in a real Chromium with an empty cache: sign in, the list, the run with its first figures. Baseline:
+  the same bytes without compression.
+- seconds until the first figure is drawn, when the browser has the scripts. Baseline: the run's own report.html.
+- memory and CPU seconds of the console for each page of a live run of `--rounds` rounds, which is made by repeating the rounds
+  of the run. Baseline: reading the whole journal again, as a page did before.
+- CPU seconds of the list of `--runs` runs and of one update of its progress. Baseline: the first time.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-BAR, LOOKS = 2.0, 3.0
-FIGURE = "figure[data-figure=curves], .plot"
-DRAWN = "() => document.querySelector('figure[data-figure=curves] .main-svg') !== null"
+DRAWN = "() => document.querySelector('figure[data-figure] .main-svg') !== null"
 REPORT = "() => document.querySelector('.plot .main-svg') !== null"
+FILES = (
+    *("summary.json", "round_logs.json", "explanations.json", "schema.json", "experiment.toml"),
+    *("checkpoint/plan.json", "checkpoint/rounds.jsonl", "checkpoint/state.safetensors"),
+)
+LIGHT, FIRST_FIGURE, MEMORY, PAGE = 1.6, 1.0, 400.0, 1.0
+"""Bars: megabytes, seconds, megabytes, CPU seconds."""
 
 
-def made(folder: Path, rounds: int) -> None:
+def make_run(folder: Path, rounds: int) -> None:
     command = [_rounds(), "run", "icu-cohort", "--set", f"method.rounds={rounds}", "--set", "explain.every=10"]
     subprocess.run([*command, "--out", str(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
-def served(root: Path) -> tuple[subprocess.Popen[str], str, str]:
+def make_live_run(source: Path, folder: Path, rounds: int) -> None:
+    """Repeat the rounds of a finished run in the journal of an unfinished one."""
+    from grandrounds.core.arrays import load, save
+
+    (folder / "checkpoint").mkdir(parents=True)
+    shutil.copy(source / "checkpoint" / "plan.json", folder / "checkpoint")
+    lines = [json.loads(line) for line in (source / "checkpoint" / "rounds.jsonl").read_bytes().splitlines()]
+    with (folder / "checkpoint" / "rounds.jsonl").open("wb") as f:
+        for number in range(1, rounds + 1):
+            record = lines[(number - 1) % len(lines)]
+            record["round"] = record["decision"]["round"] = number
+            f.write(json.dumps(record).encode() + b"\n")
+        size = f.tell()
+    arrays, facts = load(source / "checkpoint" / "state.safetensors")
+    save(folder / "checkpoint" / "state.safetensors", arrays, {**facts, "journal": size, "round": rounds})
+    (folder / "checkpoint" / "lock").touch()
+
+
+def make_many_runs(source: Path, root: Path, count: int) -> None:
+    """Make run folders whose files are hard links to those of one run."""
+    for number in range(count):
+        folder = root / f"run-{number:05d}"
+        (folder / "checkpoint").mkdir(parents=True)
+        for name in FILES:
+            os.link(source / name, folder / name)
+
+
+@dataclass
+class Console:
+    """A console in a process of its own."""
+
+    url: str
+    token: str
+    process: subprocess.Popen[str]
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self, key: str = "VmRSS") -> float:
+        """Megabytes in memory, or at most (VmHWM)."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{key}:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
+
+    def cost(self, path: str, **query: object) -> tuple[float, httpx.Response]:
+        """CPU seconds of the console for a request."""
+        before = self.cpu()
+        headers = {"authorization": f"Bearer {self.token}"}
+        answer = httpx.get(self.url + path, params=query, headers=headers, timeout=600, follow_redirects=True)  # type: ignore[arg-type]
+        answer.raise_for_status()
+        return self.cpu() - before, answer
+
+
+@contextmanager
+def serve(root: Path) -> Iterator[Console]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     command = [_rounds(), "console", "--runs", str(root), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    token = next(line for line in process.stdout if "grc_" in line).split()[-1]
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with socket.socket() as s:
-            if s.connect_ex(("127.0.0.1", port)) == 0:
-                return process, f"http://127.0.0.1:{port}", token
-        time.sleep(0.1)
-    raise SystemExit("the console did not start")
+    try:
+        assert process.stdout is not None
+        token = next(line for line in process.stdout if "grc_" in line).split()[-1]
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + 120
+        while time.monotonic() < end:
+            try:
+                httpx.get(f"{url}/health", timeout=5).raise_for_status()
+                break
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        yield Console(url, token, process)
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
-def shown(page, url: str, drawn: str) -> tuple[float, float]:
-    """Seconds until a page has loaded, and until its first figure is drawn."""
-    began = time.monotonic()
-    page.goto(url)
-    loaded = time.monotonic() - began
-    page.locator(FIGURE).first.scroll_into_view_if_needed()
-    page.wait_for_function(drawn)
-    return loaded, time.monotonic() - began
-
-
-def signed_in(browser, url: str, token: str):
-    """A window with an empty cache, at the list of runs."""
+def visit(browser: Any, console: Console, run: Path) -> None:
+    """Measure a first visit and a warm one."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-    page.goto(url)
-    page.fill("#secret", token)
+    page.set_default_timeout(120_000)
+    cdp = page.context.new_cdp_session(page)
+    cdp.send("Network.enable")
+    sizes: dict[str, list[float]] = {"sent": [], "plain": []}
+    cdp.on("Network.loadingFinished", lambda e: sizes["sent"].append(e["encodedDataLength"]))
+    cdp.on("Network.dataReceived", lambda e: sizes["plain"].append(e["dataLength"]))
+    page.goto(console.url)
+    page.fill("#secret", console.token)
     page.click("button.primary")
-    page.wait_for_url(f"{url}/")
-    return page
+    page.wait_for_load_state("networkidle")
+    page.goto(f"{console.url}/run?run={run.name}")
+    _first_figure(page, DRAWN)
+    page.wait_for_load_state("networkidle")
+    sent, plain = (sum(sizes[key]) / 1e6 for key in ("sent", "plain"))
+    _print("bytes of a first visit", sent, "MB", LIGHT, plain, "without compression")
+    began = time.monotonic()
+    page.goto(f"{console.url}/run?run={run.name}")
+    _first_figure(page, DRAWN)
+    warm = time.monotonic() - began
+    other = browser.new_page()
+    began = time.monotonic()
+    other.goto((run / "report.html").resolve().as_uri())
+    _first_figure(other, REPORT)
+    _print("first figure, warm", warm, "s", FIRST_FIGURE, time.monotonic() - began, "report.html")
+
+
+def _first_figure(page: Any, drawn: str) -> None:
+    page.locator("figure[data-figure], .plot").first.scroll_into_view_if_needed()
+    page.wait_for_function(drawn)
+
+
+def measure_live(console: Console, run: Path, rounds: int) -> None:
+    """Measure each page and figure of a live run."""
+    from grandrounds.engine.checkpoint import Checkpoint
+
+    before = console.memory()
+    console.cost("/api/v1/progress")  # the console begins to read the run in the background
+    whole, _ = _timed(lambda: Checkpoint(run / "checkpoint").records())
+    first, answer = console.cost("/run", run=run.name)
+    _print(f"first page of {rounds} rounds, read at start", first, "CPU s", None, whole, "whole journal, once")
+    costs = {"/run": console.cost("/run", run=run.name)[0]}
+    for path in ("/", "/runs", "/privacy", "/audit", "/compare"):
+        costs[path] = console.cost(path)[0]
+    for name in re.findall(r'data-figure="([\w-]+)"', answer.text):
+        costs[f"figure {name}"] = console.cost("/api/run/figure", run=run.name, figure=name)[0]
+    costs["round"] = console.cost("/api/run/round", run=run.name, round=rounds)[0]
+    slowest = max(costs, key=lambda path: costs[path])
+    _print(
+        f"slowest of {len(costs)} pages and figures ({slowest})", costs[slowest], "CPU s", PAGE, whole, "whole journal"
+    )
+    _append(run)
+    _print("page after a new round", console.cost("/run", run=run.name)[0], "CPU s", PAGE, whole, "whole journal")
+    _print("memory after all of them", console.memory(), "MB", MEMORY, before, "an idle console")
+    _print("memory at most", console.memory("VmHWM"), "MB", MEMORY, before, "an idle console")
+
+
+def _append(run: Path) -> None:
+    """Commit one more round."""
+    from grandrounds.core.arrays import load, save
+
+    journal, state = run / "checkpoint" / "rounds.jsonl", run / "checkpoint" / "state.safetensors"
+    arrays, facts = load(state)
+    with journal.open("rb") as f:
+        record = json.loads(f.readline())
+    record["round"] = record["decision"]["round"] = facts["round"] + 1
+    with journal.open("ab") as f:
+        f.write(json.dumps(record).encode() + b"\n")
+        size = f.tell()
+    save(state, arrays, {**facts, "journal": size, "round": facts["round"] + 1})
+
+
+def measure_list(console: Console, count: int) -> None:
+    first, _ = console.cost("/runs")
+    console.cost("/api/v1/progress")
+    time.sleep(3)  # until a scan is not valid any more
+    again, _ = console.cost("/runs")
+    _print(f"list of {count} runs", again, "CPU s", PAGE, first, "the first time")
+    time.sleep(3)
+    update, _ = console.cost("/api/v1/progress")
+    _print(f"one update of {count} runs", update, "CPU s", PAGE, first, "the list, the first time")
+    _print("memory", console.memory(), "MB", MEMORY)
+
+
+def _print(
+    label: str, value: float, unit: str, bar: float | None, baseline: float | None = None, named: str = ""
+) -> None:
+    ratio = f"; {value / baseline:.3f} of {named} ({baseline:.2f})" if baseline else ""
+    verdict = "" if bar is None else f"; bar {bar:g}: {'met' if value <= bar else 'not met'}"
+    print(f"{label:48s}{value:8.2f} {unit}{ratio}{verdict}", flush=True)
+
+
+def _timed(do: Callable[[], object]) -> tuple[float, object]:
+    began = time.process_time()
+    result = do()
+    return time.process_time() - began, result
 
 
 def main() -> int:
-    from playwright.sync_api import sync_playwright
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--run", type=Path, help="a run that is there already, in place of a new one")
+    parser.add_argument("--run", type=Path, help="a finished run that is there already, in place of a new one")
+    parser.add_argument("--rounds-finished", type=int, default=40, help="rounds of the new run")
+    parser.add_argument("--rounds", type=int, default=2000, help="rounds of the live run")
+    parser.add_argument("--runs", type=int, default=5000, help="runs of the long list")
+    parser.add_argument("--no-browser", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = given.run.parent if given.run else Path(folder)
-        run = given.run or root / "large"
+    print(f"load {os.getloadavg()[0]:.1f}")
+    where = None if given.run is None else given.run.resolve().parent  # hard links stay on one file system
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        root = Path(folder)
+        source = given.run.resolve() if given.run else root / "source" / "large"
         if given.run is None:
-            made(run, given.rounds)
-        process, url, token = served(root)
-        try:
-            with sync_playwright() as p:
+            make_run(source, given.rounds_finished)
+        if not given.no_browser:
+            from playwright.sync_api import sync_playwright
+
+            one = root / "one"
+            shutil.copytree(source, one / "large")
+            with serve(one) as console, sync_playwright() as p:
                 browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-                page = signed_in(browser, url, token)
-                time.sleep(LOOKS)
-                first = shown(page, f"{url}/run?run={run.name}", DRAWN)
-                again = shown(page, f"{url}/run?run={run.name}", DRAWN)
-                hurried = shown(signed_in(browser, url, token), f"{url}/run?run={run.name}", DRAWN)
-                report = shown(browser.new_page(), (run / "report.html").resolve().as_uri(), REPORT)
+                visit(browser, console, one / "large")
                 browser.close()
-        finally:
-            process.terminate()
-            process.wait(10)
-    print(f"load {os.getloadavg()[0]:.1f}; seconds until loaded, and until the first figure is drawn")
-    print(f"{'the run in the console, first time':40s}{first[0]:7.2f}{first[1]:7.2f}")
-    print(f"{'the run in the console, again':40s}{again[0]:7.2f}{again[1]:7.2f}")
-    print(f"{'the same by a browser that never saw it':40s}{hurried[0]:7.2f}{hurried[1]:7.2f}")
-    print(f"{'report.html (baseline)':40s}{report[0]:7.2f}{report[1]:7.2f}")
-    print(f"ratio to the baseline {first[1] / report[1]:.2f}; bar {BAR} s: {'met' if first[1] < BAR else 'not met'}")
+        live = root / "live" / "live"
+        make_live_run(source, live, given.rounds)
+        with (live / "checkpoint" / "lock").open() as lock, serve(live.parent) as console:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            measure_live(console, live, given.rounds)
+        many = root / "many"
+        make_many_runs(source, many, given.runs)
+        with serve(many) as console:
+            measure_list(console, given.runs)
     return 0
 
 

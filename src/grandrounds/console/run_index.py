@@ -85,6 +85,11 @@ class RunEntry:
         """Stamp the files that are read: the value changes when one of them does."""
         return tuple(map(_facts, self._paths))
 
+    def list_stamp(self) -> Stamp:
+        """Stamp the files that a line of the list is made from: of a finished run, its summary and its withdrawal."""
+        finished = (_facts(self._paths[0]), _facts(self._paths[_READ.index(MARK)]))
+        return finished if finished[0][0] else self.stamp()
+
     @cached_property
     def _paths(self) -> tuple[str, ...]:
         return tuple(f"{self.folder}/{name}" for name in _STAMPED)
@@ -113,8 +118,8 @@ class RunIndex:
         return [entry for entry, _ in self.stamped_runs()]
 
     def stamped_runs(self) -> list[tuple[RunEntry, Stamp]]:
-        """List all runs with the stamps of their files, the newest first."""
-        found = [(entry, entry.stamp()) for entry in self._all().values()]
+        """List all runs with the stamps of the files that their lines are made from, the newest first."""
+        found = [(entry, entry.list_stamp()) for entry in self._all().values()]
         return sorted(found, key=lambda f: (-max(written for written, _ in f[1]), f[0].name))
 
     def get(self, name: str) -> RunEntry:
@@ -178,9 +183,9 @@ class RunIndex:
         Args:
             name: The run.
             make: Makes its line.
-            stamp: The stamp of its files, where it is known.
+            stamp: Its `list_stamp`, where it is known.
         """
-        return self._cached(self._lines, CACHED_LINES, name, "line", make, stamp=stamp)
+        return self._cached(self._lines, CACHED_LINES, name, "line", make, RunEntry.list_stamp, stamp=stamp)
 
     def _cached(
         self,
@@ -189,15 +194,16 @@ class RunIndex:
         name: str,
         kind: str,
         make: Callable[[RunEntry], T],
+        make_stamp: Callable[[RunEntry], Stamp] = RunEntry.stamp,
         *,
         stamp: Stamp | None = None,
     ) -> T:
         entry = self.get(name)
-        stamp = entry.stamp() if stamp is None else stamp
+        stamp = make_stamp(entry) if stamp is None else stamp
         new: T | Unreadable | None = self._look_up(cache, name, kind, stamp)
         if new is None:
             with self._flights.turn((name, kind)):
-                stamp = entry.stamp()  # the files may have changed while another thread had its turn
+                stamp = make_stamp(entry)  # the files may have changed while another thread had its turn
                 new = self._look_up(cache, name, kind, stamp)
                 if new is None:
                     try:

@@ -345,7 +345,7 @@ def misfit(value: Any, kind: Any, *, at: str = "") -> str:
             fault = misfit(value[key], kind[name], at=path) if key in value else ""
             if fault:
                 return fault
-        if "*" not in kind or (not named and _all_fit(value.values(), kind["*"])):
+        if "*" not in kind or _all_fit([v for k, v in value.items() if k not in named], kind["*"]):
             return ""
         unnamed = ((k, v) for k, v in value.items() if k not in named)
         return next((f for k, v in unnamed if (f := misfit(v, kind["*"], at=f"{at}.{k}".lstrip(".")))), "")

@@ -58,8 +58,8 @@ def run_lines(run_index: RunIndex) -> list[RunLine]:
 
 
 def run_line(run_index: RunIndex, entry: RunEntry, stamp: Stamp | None = None) -> RunLine:
-    """Return the line of a run; `stamp`: that of its files, where it is known."""
-    stamp = entry.stamp() if stamp is None else stamp
+    """Return the line of a run; `stamp`: its `list_stamp`, where it is known."""
+    stamp = entry.list_stamp() if stamp is None else stamp
     changed = max(written for written, _ in stamp) / 1e9
     try:
         line = run_index.line(entry.name, _line, stamp=stamp)
