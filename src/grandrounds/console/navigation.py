@@ -31,7 +31,9 @@ class Page:
 
 OVERVIEW = Page("/board", "Overview", Area.OVERVIEW)
 PATIENTS = Page("/case", "Patients", Area.CASES, ("/case", "/cases"))
-RUNS = Page("/runs", "Runs", Area.RUNS, ("/run", "/shapes", "/card", "/watch"))
+RUNS = Page(
+    "/runs", "Runs", Area.RUNS, ("/run", "/shapes", "/card", "/watch", "/hospitals", "/hospital", "/thresholds")
+)
 AUDIT = Page("/audit", "Audit", Area.AUDIT)
 PAGES = (
     OVERVIEW,

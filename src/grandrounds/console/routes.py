@@ -99,6 +99,7 @@ def one_run(
         fairness=estimates_view.groups(run_index, run), settings=sections.settings_tables(run_index, run),
         findings=[line for line in head.findings if line not in overview.verdict_lines],
         is_watched=watch_view.has_watches(run_index, run), report_path=f"{path}/report", experiment_path=f"{path}/experiment",
+        sites_path=f"{path}/sites.csv", rounds_path=f"{path}/rounds.csv",
         has_report=not head.withdrawn and _is_stored(folder / "report.html"),
         has_pdf=not head.withdrawn and _is_stored(folder / "report.pdf"),
     )  # fmt: skip

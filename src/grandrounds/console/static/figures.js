@@ -28,13 +28,26 @@
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, held]) => [key, KEPT.has(key) ? held : dyed(held, by)]));
   };
+  // A heat map on dark paper: a scale that begins with white begins with the paper, and its darkest colour is the lightest.
+  const channels = colour => [1, 3, 5].map(k => parseInt(colour.slice(k, k + 2), 16));
+  const pale = colour => /^#[0-9a-f]{6}$/i.test(colour) && channels(colour).every(channel => channel >= 0xe0);
+  const lit = colour => { // the same hue with the opposite lightness
+    const [low, high] = [Math.min(...channels(colour)), Math.max(...channels(colour))];
+    return `rgb(${channels(colour).map(channel => Math.round(30 + 0.85 * (channel + 255 - low - high))).join(",")})`;
+  };
+  const dimmed = (trace, paper, faint) => {
+    if (document.documentElement.dataset.theme !== "dark" || !Array.isArray(trace.colorscale)) return trace;
+    const rises = trace.colorscale[0][1] === "#ffffff";
+    trace.colorscale = trace.colorscale.map(([at, colour]) => [at, pale(colour) ? (rises ? paper : faint) : rises ? lit(colour) : colour]);
+    return trace;
+  };
   // A figure in the page's colours: every pair of axes, polar grounds, lines in ink, small print. Before it is drawn, and once.
   const tinted = told => {
     const [paper, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
     const by = new Map([[INK, ink], [QUIET, quiet], ["#000000", ink], ["#ffffff", paper]]);
     const layout = dyed(structuredClone(told.layout), by);
-    // text in a heat map lies on coloured cells, which do not change with the theme
-    const data = structuredClone(told.data).map(trace => trace.type === "heatmap" ? trace : dyed(trace, by));
+    // text in a heat map lies on coloured cells: Plotly chooses its colour
+    const data = structuredClone(told.data).map(trace => trace.type === "heatmap" ? dimmed(trace, paper, faint) : dyed(trace, by));
     Object.assign(layout, {paper_bgcolor: paper, plot_bgcolor: paper, font: {...layout.font, color: ink}});
     layout.hoverlabel = {...layout.hoverlabel, bgcolor: paper, font: {color: ink}};
     for (const name of new Set(["xaxis", "yaxis", ...Object.keys(layout).filter(key => /^[xy]axis\d+$/.test(key))])) {
@@ -178,7 +191,7 @@
   const watch = () => places().forEach(place => near.observe(place));
   const undrawn = () => places().filter(place => !place.dataset.drawn);
   const all = () => {
-    undrawn().forEach(queue);
+    undrawn().forEach(place => queue(place));
     return last;
   };
 

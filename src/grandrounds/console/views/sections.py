@@ -62,6 +62,8 @@ _FIGURE_LABELS = {
     "local": "Local models",
     "reliability": "Calibration",
     "decision-curve": "Decision curve",
+    "hospitals": "Hospitals compared",
+    "deployed": "Models that hospitals deploy",
     "group-gaps": "Gaps between groups",
     "weights": "Weights by round",
     "weights-by-signal": "Signals of one round",
