@@ -62,7 +62,6 @@ _FIGURE_LABELS = {
     "local": "Local models",
     "reliability": "Calibration",
     "decision-curve": "Decision curve",
-    "hospitals": "Hospitals compared",
     "deployed": "Models that hospitals deploy",
     "group-gaps": "Gaps between groups",
     "weights": "Weights by round",
