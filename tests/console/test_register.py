@@ -18,7 +18,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.sessions import FREE
 from grandrounds.console.auth.users import Users
 from grandrounds.console.run_index import RunIndex
-from tests.console.conftest import Signed
+from tests.console.conftest import Signed, Window, serving
 from tests.console.test_audit import one_byte
 from tests.report import EVIL
 
@@ -106,7 +106,9 @@ def test_the_life_of_a_model_in_the_browser(browser, home):
     page = browser("doc").get("/models?run=trust").text
     assert "alarm of ward 3" in page and "Do not use this model" in page and 'role="alert"' in page
     assert not load_register(Register(home).folder).findings
-    done = [(e["user"], e["view"]) for e in events(browser.log) if e["event"] == "model decision" and e["run"] == "trust"]
+    done = [
+        (e["user"], e["view"]) for e in events(browser.log) if e["event"] == "model decision" and e["run"] == "trust"
+    ]
     assert done == [("ada", "approve"), ("bob", "approve"), ("ada", "use"), ("bob", "withdraw-model")]
     assert not any(word in browser.log.read_text() for word in WORDS.values())
 
@@ -240,3 +242,29 @@ def test_names_and_notes_are_escaped(browser, home):
     for path in ("/models", "/models?run=plain"):
         page = browser("ada").get(path).text
         assert EVIL not in page and "\u202e" not in page
+
+
+def test_the_folder_of_the_register_is_not_a_run(browser, home):
+    assert {run.name for run in RunIndex(home).runs()} == {"plain", "trust"}
+    for path in ("/run?run=register", "/models?run=register", "/audit?run=register"):
+        assert browser("bob").get(path).status_code == 404
+
+
+def test_signing_in_a_real_browser(chromium, home):
+    users = Users()
+    users.add("ada", ["approver"])
+    tokens = {"ada": users.issue("ada", days=1)}
+    for console in serving(AppState(RunIndex(home), users), tokens):
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
+        window = Window(context.new_page(), console.url)
+        window.sign_in(tokens["ada"])
+        window.go("/models")
+        window.page.click("text=Review and sign")
+        window.page.fill("#note-approve", "seen by the board")
+        window.page.fill("#passphrase-approve", WORDS["ada"])
+        window.page.click("text=Sign approval")
+        window.page.wait_for_selector("li.yes")
+        assert "ada" in window.page.text_content("li.yes") and window.page.locator("#approve").count() == 0
+        assert window.wrong == []
+        context.close()
+    assert [e.note for e in read_register(home).find("trust").record.approvals] == ["seen by the board"]

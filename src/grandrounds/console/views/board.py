@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from grandrounds.analysis.register import ModelStatus, RegisterView
 from grandrounds.audit.register_state import State
+from grandrounds.console.register.view import load_register
 from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable
 from grandrounds.console.views.overview import (
     check_record,
     compare_run_hospitals,
-    find_register,
     make_run_overview,
 )
 from grandrounds.report.hospitals import BETTER, UNCLEAR, WORSE, Hospital
@@ -120,7 +120,7 @@ def make_board(run_index: RunIndex, *, user: str = "") -> Board:
     Returns:
         The page's content.
     """
-    register = find_register(run_index)
+    register = load_register(run_index)
     statuses = () if register is None else register.models
     in_use = [m for m in statuses if m.state is State.IN_USE]
     models, unreadable = _load_models(run_index, in_use)

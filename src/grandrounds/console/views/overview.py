@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from grandrounds.analysis.register import ModelStatus, RegisterView, read_register
+from grandrounds.analysis.register import ModelStatus
 from grandrounds.console.cache import get_cache
+from grandrounds.console.register.view import load_register
 from grandrounds.console.run_index import FINISHED, RunIndex
 from grandrounds.console.views import audit as audit_view
 from grandrounds.engine.checkpoint import Checkpoint
@@ -18,27 +17,9 @@ WAIT = 0.5
 """Seconds that a page waits for the check of a ledger; it continues in the background."""
 
 
-def find_register(run_index: RunIndex, *, check_ledgers: bool = True) -> RegisterView | None:
-    """Read the register of models beside the runs; None where there is none.
-
-    Args:
-        run_index: The runs.
-        check_ledgers: Verify the ledger of each model's run, in the background.
-    """
-
-    def check(folder: Path) -> str:
-        name = folder.relative_to(run_index.root).as_posix()
-        if not check_ledgers:
-            return ""
-        checked = audit_view.check(run_index, name, deep=True, wait=WAIT)
-        return "the ledger of the run does not verify" if checked.fails else ""
-
-    return read_register(run_index.root, check_ledger=check)
-
-
 def find_status(run_index: RunIndex, name: str) -> ModelStatus | None:
     """Return the state of a run's model in the register; None where it is in none."""
-    register = find_register(run_index)
+    register = load_register(run_index)
     return None if register is None else register.find(name)
 
 
