@@ -6,16 +6,21 @@ import csv
 import io
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 
+import grandrounds as gr
+from grandrounds.analysis.register import signing_key
+from grandrounds.analysis.register.register import Register
 from grandrounds.console.api.description import load_examples
 from grandrounds.console.api.resources import from_id, to_id
 from grandrounds.console.api.run_tables import write_csv
@@ -26,11 +31,13 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import privacy as privacy_view
+from grandrounds.report.overview import make_overview
 from tests.console.conftest import Signed, known_users, serving
 from tests.console.test_protection import routes
 from tests.report import EVIL
 
 V1 = "/api/v1"
+ROOT = Path(__file__).resolve().parents[2]
 STREAMS = ("/api/live", f"{V1}/live")
 """Paths whose answer has no end."""
 CHECKS = [
@@ -89,7 +96,14 @@ def test_schemathesis_finds_nothing_in_any_phase(everything):
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/api/openapi.json"),
-                *("-H", f"Authorization: Bearer {tokens['all']}", "--exclude-path", STREAMS[0], "--exclude-path", STREAMS[1]),
+                *(
+                    "-H",
+                    f"Authorization: Bearer {tokens['all']}",
+                    "--exclude-path",
+                    STREAMS[0],
+                    "--exclude-path",
+                    STREAMS[1],
+                ),
                 *("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20", "--continue-on-failure"),
                 *("--exclude-checks", "positive_data_acceptance", "--seed", "1", "--exclude-deprecated"),
             ],
@@ -136,6 +150,11 @@ def test_examples_are_answers_that_the_description_allows(viewer):
             assert not wrong, f"{name}: {wrong[0]}: run `python docs/api_page.py --examples`"
             checked += 1
     assert checked >= 25
+
+
+def test_the_reference_names_every_path():
+    page = runpy.run_path(str(ROOT / "docs" / "api_page.py"))
+    assert page["PAGE"].read_text(encoding="utf-8") == page["page"](), "run `python docs/api_page.py --write`"
 
 
 @pytest.mark.parametrize(
@@ -238,8 +257,10 @@ def test_a_linked_file_is_not_read(runs, tmp_path):
     (tmp_path / "secret").write_text("secret")
     report.symlink_to(tmp_path / "secret")
     users, tokens = known_users()
-    answer = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer").get(
-        f"{V1}/runs/plain/report"
+    answer = (
+        Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens)
+        .client("viewer")
+        .get(f"{V1}/runs/plain/report")
     )
     assert answer.status_code == 409 and "secret" not in answer.text and str(tmp_path) not in answer.text
 
@@ -304,6 +325,32 @@ def test_a_result_that_is_still_computed_is_answered_with_202(signed, monkeypatc
         assert answer.json()["state"] == "computing" and "etag" not in answer.headers
         if old is not None:
             assert auditor.get(f"/api{old}", params={"run": "private"}).status_code in (200, 425)
+
+
+def test_the_overview_has_the_sentences_of_the_report(viewer, runs):
+    summary = gr.load_run(runs / "trust").summary
+    overview = viewer.get(f"{V1}/runs/trust/overview").json()
+    assert overview["verdict_title"] == make_overview(summary).verdict_title and overview["state"] == "finished"
+
+
+def test_a_model_of_the_register_has_its_state_and_signatures(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
+    shutil.copytree(runs / "trust", tmp_path / "runs" / "trust")
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer")
+    empty = client.get(f"{V1}/models").json()
+    assert (empty["exists"], empty["models"]) == (False, [])
+    assert client.get(f"{V1}/models/trust").json()["code"] == "no-register"
+    register = Register.create(tmp_path / "runs", roles=["medical director"])
+    register.add_signatory("ada", role="medical director", passphrase="four quiet words of ada")
+    register.propose(tmp_path / "runs" / "trust", purpose="death in hospital", by="engineer")
+    (line,) = client.get(f"{V1}/models").json()["models"]
+    assert (line["state"], line["missing"], line["valid"]) == ("candidate", ["medical director"], False)
+    register.decide("approve", "trust", by="ada", passphrase="four quiet words of ada")
+    model = client.get(line["url"]).json()
+    assert (model["state"], model["purpose"], model["valid"]) == ("approved", "death in hospital", True)
+    assert [e["by"] for e in model["approvals"]] == ["ada"] and len(model["hash"]) == 64
+    assert client.get(f"{V1}/models/plain").json()["code"] == "not-registered"
 
 
 def test_patients_values_are_posted_and_answers_are_not_stored(hospital):

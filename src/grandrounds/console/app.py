@@ -143,11 +143,12 @@ async def _handle_invalid(request: Request, e: Exception) -> Response:
     if first is None:
         return _refuse(request, 422, "the address is incomplete or invalid")
     place, *names = [str(part) for part in first["loc"]]
-    subject = f"parameter '{visible(names[0])[:80]}'" if names and place != "body" else "the body"
-    fault = "is missing" if first["type"] == "missing" else f"is invalid: {first['msg']}"
-    return _refuse(
-        request, 422, f"{subject} {fault}" if place == "body" else f"the address is invalid: {subject} {fault}"
-    )
+    message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    if place == "body":
+        return _refuse(request, 422, "the body is missing" if first["type"] == "missing" else f"invalid body: {message}")
+    subject = f"parameter '{visible(names[0])[:80]}'" if names else place
+    fault = " is missing" if first["type"] == "missing" else f": {message}"
+    return _refuse(request, 422, f"invalid address: {subject}{fault}")
 
 
 async def _handle_computing(request: Request, e: Exception) -> Response:
