@@ -142,7 +142,7 @@ def test_faults_name_what_is_missing_and_whom_to_ask(signed, runs):
     client = clients(runs, contact="it@hospital.example").client("viewer")
     refused, missing, invalid = client.get("/audit"), client.get("/run?run=nobody"), client.get("/run")
     assert refused.status_code == 403 and "it@hospital.example" in plain(refused.text)
-    assert missing.status_code == 404 and "there is no run" in missing.text
+    assert missing.status_code == 404 and "There is no run" in missing.text
     assert invalid.status_code == 422 and "run" in plain(invalid.text).partition("Invalid")[2]
 
 

@@ -59,7 +59,7 @@ class BoardModel:
     Attributes:
         status: Its state in the register; None for a run that is in none.
         overview: The facts of its run.
-        better, unclear, worse: Hospitals by the gain of decisions over their majority class.
+        better, unclear, worse: Hospitals by their comparison with no model.
         trained_only: Number of hospitals without test patients.
     """
 
@@ -191,21 +191,21 @@ def _answer_use(register: RegisterView | None, models: Sequence[BoardModel], run
             f"{', '.join(m.status.record.in_use) if m.status else '–'}"
             for m in models
         )
-        return Answer(question, _count(len(models), "model"), f"{names}.", Tone.GOOD)
+        return Answer(question, _count(len(models), "model"), f"{names}.", Tone.GOOD, "/models")
     finished = sum(1 for _ in _finished(run_index))
     detail = (
         f"{_count(finished, 'run')} finished. An engineer proposes a model with `rounds models propose RUN`."
         if register is not None
         else f"{_count(finished, 'run')} finished. There is no register of models yet: `rounds models init` creates one."
     )
-    return Answer(question, "No model", detail)
+    return Answer(question, "No model", detail, path="/models")
 
 
 def _answer_benefit(models: Sequence[BoardModel]) -> Answer:
     question = "Are they better than no model at every hospital?"
     if not models:
         return Answer(
-            question, "No model in use", "A model in use is compared with the most common outcome at each hospital."
+            question, "No model in use", "A model in use is compared with no model at each hospital."
         )
     tested, worse = sum(m.tested for m in models), [h.name for m in models for h in m.worse]
     unclear = [h.name for m in models for h in m.unclear]
@@ -265,7 +265,7 @@ def _answer_signatures(register: RegisterView | None, waiting: Sequence[ModelSta
     detail = f"Waiting for: {', '.join(roles)}."
     if mine:
         detail += f" You can sign {_count(len(mine), 'of them') if len(mine) > 1 else 'it'}."
-    return Answer(question, _count(len(waiting), "candidate"), detail, Tone.FAIR)
+    return Answer(question, _count(len(waiting), "candidate"), detail, Tone.FAIR, "/models")
 
 
 def _count(number: int, noun: str) -> str:
