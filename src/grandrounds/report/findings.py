@@ -321,8 +321,9 @@ def _site_accuracy(summary: Figures, site: str, ends: tuple[float, float], sites
     constant = _constant(majority_class(figures, _class_names(summary)))
     difference = _points(figures["accuracy"] - figures["majority"])
     interval = f"95% CI {_points(ends[0])} to {_points(ends[1])}, adjusted for {sites} sites"
+    at_half = " at a threshold of 0.5" if float(summary.get("threshold") or 0.5) != 0.5 else ""
     return (
-        f"accuracy {_percent(figures['accuracy'])} on {round(_rows(figures))} test rows, {constant} gives "
+        f"accuracy{at_half} {_percent(figures['accuracy'])} on {round(_rows(figures))} test rows, {constant} gives "
         f"{_percent(figures['majority'])} (difference {difference} points, {interval})"
     )
 
