@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -224,3 +226,52 @@ def test_a_printed_record_says_for_whom_when_and_by_which_model(signed, hospital
     digest = hashlib.sha256((run_index.root / "icu" / "model.safetensors").read_bytes()).hexdigest()
     assert re.match(r"Shown to clinician on 20\d\d-\d\d-\d\d \d\d:\d\d UTC by the console of b\. Run icu, row ", stamp), stamp
     assert f"row {row}. Model SHA-256 {digest}." in stamp
+
+
+def trail(client, **form) -> str:
+    return client.post("/access", data=form).text
+
+
+def test_the_log_is_a_page_and_each_role_takes_away_its_part(signed, log, hospital):
+    rows = list(hospital[1].open("icu").rows.parts)[:2]
+    clinician, auditor, board = (signed.client(role) for role in ("clinician", "auditor", "board"))
+    for row in rows:
+        assert clinician.get("/case", params={"run": "icu", "case": row}).status_code == 200
+    log.write("patient", user="mallory", address="10.0.0.9", roles=["clinician"], run="icu", site="b", row=rows[0], view="page")
+    log.write("sign-in", user='=cmd|"/C calc"', address="10.0.0.9", by="password")
+    assert signed.client("viewer").get("/access").status_code == 403
+    assert signed.client("engineer").post("/access/export", data={"format": "csv"}).status_code == 403
+
+    def export(client, kind: str, **form) -> str:
+        answer = client.post("/access/export", data={"format": kind, **form})
+        assert answer.status_code == 200 and f".{kind}" in answer.headers["content-disposition"]
+        return answer.text
+
+    everything = list(csv.DictReader(io.StringIO(export(auditor, "csv", row=str(rows[0])))))
+    assert {(e["user"], e["row"]) for e in everything} == {("clinician", str(rows[0])), ("mallory", str(rows[0]))}
+    assert "'=cmd" in export(auditor, "csv")  # no spreadsheet runs it
+    own = [json.loads(line) for line in export(clinician, "jsonl", user="mallory").splitlines()]
+    assert {e["user"] for e in own} == {"clinician"} and {e["row"] for e in own if e["event"] == "patient"} == set(rows)
+    counts = export(board, "csv", user="mallory", row=str(rows[0]))
+    assert counts.splitlines()[0] == "day,event,entries" and "mallory" not in counts and "10.0.0.9" not in counts
+    assert f"{entries(log)[0]['time'][:10]},patient,3" in counts  # whatever user or row is asked for
+    assert "mallory" in trail(auditor, row=str(rows[0])) and "mallory" not in trail(clinician, user="mallory")
+    assert "mallory" not in trail(board, user="mallory")
+    assert "No entry matches" in trail(auditor, since="2999-01-01")
+    assert auditor.post("/access", data={"row": "x"}).status_code == 422
+    assert [e["view"] for e in entries(log) if e["event"] == "access log"][:2] == ["export csv", "export csv"]
+
+
+def test_the_log_is_exported_by_the_command_to_a_file_of_its_owner(log, tmp_path):
+    for day, row in (("2026-11-17", 1), ("2026-11-18", 2), ("2026-11-19", 3)):
+        entry = {"time": f"{day}T08:00:00.000+00:00", "event": "patient", "user": "ada", "row": row}
+        with log.file.open("a") as f:
+            f.write(json.dumps(entry) + "\n")
+    for name in ("out.csv", "out.jsonl"):
+        called = ["console", "log", str(log.file), "--since", "2026-11-18", "--until", "2026-11-18", "--out"]
+        ran = CliRunner().invoke(command, [*called, str(tmp_path / name)])
+        assert ran.exit_code == 0 and "1 entries" in ran.output
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert json.loads((tmp_path / "out.jsonl").read_text())["row"] == 2
+    assert next(csv.DictReader((tmp_path / "out.csv").open()))["time"].startswith("2026-11-18")
+    assert CliRunner().invoke(command, ["console", "log", str(log.file), "--out", str(tmp_path / "out.pdf")]).exit_code != 0

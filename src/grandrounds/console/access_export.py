@@ -1,4 +1,4 @@
-"""What each role may see and take away of the access log, as tables, CSV and JSON lines.
+"""The part of the access log that each role may see and export, as tables, CSV and JSON lines.
 
 | role | content |
 |---|---|

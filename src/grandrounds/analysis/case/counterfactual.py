@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.data.sets.labels import column_label
 from grandrounds.data.table import Table, missing_mask
 
-NONE = "No change of a single value would change this decision."
+NONE = "No moderate change of a single clinical value would change this decision."
 FARTHEST = 0.5
 """Largest change of a number that is shown, as a share of the column's range."""
 COMMON = 0.25

@@ -31,7 +31,7 @@ class WorklistModel:
     Attributes:
         run: The run; "" where there is none that may be shown.
         is_in_use: The register says that it is in use at this hospital.
-        sentence: Its state in words.
+        sentence: Its state as a sentence.
         others: Further runs that are in use at this hospital.
     """
 
@@ -67,7 +67,7 @@ def model_fault(run_index: RunIndex, run: str) -> str:
     status = _find_status(_read(run_index), run)
     if status is not None and status.banner:
         return f"{status.banner} Patients are not shown with it."
-    checked = check(run_index, run)
+    checked = check(run_index, run, deep=True)  # the model file too
     if checked.state == WORKING:
         return "The ledger of this run is being checked. Reload the page in a moment."
     if checked.findings:
@@ -120,7 +120,7 @@ def _read(run_index: RunIndex) -> RegisterView | None:
 
 def _ledger_fault(run_index: RunIndex, folder: Path) -> str:
     """Check the ledger of a run as the audit page does, so that both are checked once."""
-    checked = check(run_index, folder.relative_to(run_index.root).as_posix())
+    checked = check(run_index, folder.relative_to(run_index.root).as_posix(), deep=True)
     return f"the ledger of the run does not verify: {checked.findings[0].what}" if checked.findings else ""
 
 

@@ -36,8 +36,8 @@
     const link = document.createElement("a");
     link.href = `/case?${new URLSearchParams({run: form.dataset.run, case: patient.case})}`;
     if (patient.thumbnail) {
-      const picture = Object.assign(document.createElement("img"), {src: patient.thumbnail, alt: "", className: "thumbnail"});
-      cell(row, "").append(picture);
+      const small = Object.assign(document.createElement("img"), {src: patient.thumbnail, alt: "", className: "thumbnail"});
+      cell(row, "").append(small);
     }
     link.append(patient.patient === null ? String(patient.case) : names.bdi(patient.patient));
     const who = cell(row, "");

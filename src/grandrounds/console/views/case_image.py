@@ -20,7 +20,7 @@ from grandrounds.data.images import pillow
 
 PICTURE, MASK = "picture", "mask"
 THUMBNAIL = 56
-"""Largest side of a picture in the list, in pixels."""
+"""Largest side of an image in the list, in pixels."""
 PRIVATE = "Patient data: an image. Treat this page as part of the medical record."
 _TINT = (0, 214, 190)  # colour of the mask: it does not occur in skin or grey images
 

@@ -140,7 +140,7 @@ def _data(patients: Patients) -> str | None:
 
 
 def _add_thumbnails(patients: Patients, lines: list[PatientLine]) -> list[PatientLine]:
-    """Add a small picture to each line, as a data URL: no image of a patient has an address that a proxy could log."""
+    """Add a small image to each line, as a data URL: no image of a patient has an address that a proxy could log."""
     if not lines:
         return []
     images, _ = patients.rows.take_cases([line.case for line in lines])

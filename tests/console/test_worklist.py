@@ -1,0 +1,170 @@
+"""The worklist and the first screen of a patient: the right model, the words of `rounds explain`, this hospital's rows alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from urllib.parse import parse_qs, urlsplit
+
+import pandas as pd
+import pytest
+from sklearn.neighbors import NearestNeighbors
+
+import grandrounds as gr
+from grandrounds.analysis.case.case import explain_case
+from grandrounds.analysis.case.case_page import case_page, points_text
+from grandrounds.analysis.register import signing_key
+from grandrounds.analysis.register.register import Register
+from grandrounds.console.app import create_app
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.cases.what_if import controls, list_candidates
+from grandrounds.console.cases.worklist import choose_model
+from grandrounds.console.run_index import RunIndex
+from grandrounds.console.views.case import explain_table_case
+from tests.analysis.register.conftest import ROLES, WORDS, approved, sign
+from tests.console.conftest import Signed, Window, known_users, serving
+from tests.console.test_audit import one_byte
+
+
+@pytest.fixture
+def signed(hospital) -> Signed:
+    users, tokens = known_users()
+    return Signed(create_app(AppState(hospital[0], users, cases=hospital[1])), tokens)
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_similar_patients_are_this_hospitals_own_rows_and_no_others(signed, hospital):
+    run_index, cases = hospital
+    patients = cases.open("icu")
+    number = next(iter(patients.rows.parts))
+    table = pd.read_csv(run_index.root.parent / "patients.csv")
+    own = table[table["hospital"] == "b"]
+    numbers = [n for n in own.index + 1 if n in patients.rows.parts]
+    encoded = patients._encoded[[list(patients.rows.parts).index(n) for n in numbers]]
+    others = [k for k, n in enumerate(numbers) if n != number]
+    search = NearestNeighbors(n_neighbors=min(30, len(others) // 3)).fit(encoded[others])
+    nearest = search.kneighbors(encoded[[numbers.index(number)]], return_distance=False)[0]
+    events = sum(table["died"][numbers[others[k]] - 1] == 1 for k in nearest)
+    answer = signed.client("clinician").get("/api/case", params={"run": "icu", "case": number}).json()["similar"]
+    assert (answer["n"], answer["events"]) == (len(nearest), events)
+    assert answer["said"].startswith(f"Of the {len(nearest)} patients of b most like")
+
+
+def test_the_page_and_the_command_show_the_same_points_and_words(signed, hospital):
+    run_index, cases = hospital
+    number = next(iter(cases.open("icu").rows.parts))
+    case = explain_case(gr.load_run(run_index.root / "icu"), number)
+    console = plain(signed.client("clinician").get("/case", params={"run": "icu", "case": number}).text)
+    command = plain(case_page(case, top=10))
+    for text in (f"{case.probability:.1%}", "Raises the risk", "Lowers the risk", *(points_text(r) for r in case.attributions)):
+        assert text in console and text in command, text
+    answer = signed.client("clinician").get("/api/case", params={"run": "icu", "case": number}).json()
+    shown = {r["column"]: r["points"] for r in answer["amplifiers"] + answer["mitigators"]}
+    assert shown == {r.column: points_text(r) for r in case.attributions if r.contribution}
+
+
+def test_a_sentence_of_another_decision_is_true_of_the_model(signed, hospital):
+    patients, checked = hospital[1].open("icu"), 0
+    for number in list(patients.rows.parts)[:12]:
+        case = explain_table_case(patients, number)
+        for change in patients.find_counterfactuals(case, list_candidates(controls(patients, case))):
+            after = patients.explain(number, {change.column: change.value})
+            assert after.decision != case.decision, change.sentence
+            assert change.column != "age"
+            checked += 1
+    assert checked
+
+
+def test_missing_inputs_stand_in_the_list_and_incomplete_patients_can_be_chosen(signed, hospital):
+    client = signed.client("clinician")
+    page = client.get("/api/case/patients", params={"run": "icu", "sort": "missing"}).json()
+    patients = hospital[1].open("icu")
+    for line in page["patients"][:5]:
+        case = patients.explain(line["case"])
+        assert line["missing"] == sum(a.value is None for a in case.attributions)
+        assert page["inputs"] == len(case.attributions)
+    flagged = client.get("/api/case/patients", params={"run": "icu", "choice": "flagged"}).json()
+    assert flagged["matching"] == page["choices"]["flagged"]
+    assert all(p["decision"] == page["event_class"] and p["risk"] >= page["threshold"] for p in flagged["patients"])
+
+
+@pytest.fixture
+def copied(hospital, tmp_path) -> tuple[RunIndex, SiteCases]:
+    shutil.copytree(hospital[0].root / "icu", tmp_path / "runs" / "icu")
+    run_index = RunIndex(tmp_path / "runs")
+    return run_index, SiteCases(run_index, "b")
+
+
+def test_without_a_register_the_page_says_that_no_model_is_approved(copied):
+    model = choose_model(*copied)
+    assert (model.run, model.is_in_use) == ("icu", False)
+    assert model.sentence.startswith("No model is approved for use at b.")
+
+
+def test_a_run_whose_ledger_was_changed_shows_no_patient_anywhere(copied):
+    run_index, cases = copied
+    number = next(iter(cases.open("icu").rows.parts))
+    one_byte(run_index.root / "icu" / "ledger.db")
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(run_index, users, cases=cases)), tokens).client("clinician")
+    assert "does not verify" in plain(client.get("/case", params={"run": "icu"}).text)
+    for path in ("/case", "/api/case", "/api/case/others", "/api/case/patients"):
+        answer = client.get(path, params={"run": "icu", "case": number})
+        assert answer.status_code == 422 and "lactate" not in answer.text and "Jane" not in answer.text, path
+    assert "no run can be shown" in plain(client.get("/case").text)
+
+
+def test_no_patient_value_is_in_an_address_and_the_first_screen_has_the_essential(chromium, hospital):
+    run_index, cases = hospital
+    patients = cases.open("icu")
+    number = next(iter(patients.rows.parts))
+    users, tokens = known_users()
+    asked: list[str] = []
+    for console in serving(AppState(run_index, users, cases=cases), tokens):
+        context = chromium.new_context(viewport={"width": 1440, "height": 900})
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("request", lambda request: asked.append(request.url))
+        window = Window(page, console.url)
+        window.sign_in(tokens["clinician"])
+        window.go("/case")
+        page.fill("#find", "Jane Doe 00")
+        window.until("document.querySelectorAll('#patients tbody tr').length > 0")
+        window.go(f"/case?run=icu&case={number}")
+        window.until("document.querySelector('#what-if') !== null")
+        for part in (".hero", ".context", ".reasons", "#similar"):
+            box = page.locator(part).bounding_box()
+            assert box["y"] + box["height"] <= 900, part
+        page.fill(".control[data-column='age'] input[type=number]", "71")
+        window.until("document.querySelector('#answer b') !== null")
+        page.mouse.wheel(0, 600)
+        window.until("document.querySelector('.hero').getBoundingClientRect().top >= -1")
+        assert page.get_attribute("#scale-after", "visibility") == "visible"
+        queries = [parse_qs(urlsplit(url).query) for url in asked if "/static/" not in url]
+        assert {name for query in queries for name in query} <= {"next", "run", "case", "page", "part", "sort", "figure"}
+        assert len(queries) > 5 and not [url for url in asked if "Jane" in url]
+        assert window.wrong == []
+        context.close()
+
+
+def test_the_register_decides_the_model_and_its_withdrawal_empties_the_list(copied, monkeypatch):
+    monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
+    run_index, cases = copied
+    register = Register.create(run_index.root, roles=ROLES)
+    for name, role in zip(("ada", "bob"), ROLES, strict=True):
+        register.add_signatory(name, role=role, passphrase=WORDS[name])
+    approved(register, "icu")
+    assert not choose_model(run_index, cases).is_in_use
+    sign(register, "use", "icu", "ada", hospitals=["b"])
+    model = choose_model(run_index, cases)
+    assert (model.run, model.is_in_use) == ("icu", True) and model.sentence.startswith("In use at b")
+    sign(register, "withdraw-model", "icu", "bob", note="Alarm of ward 3")
+    assert choose_model(run_index, cases).run == ""
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(run_index, users, cases=cases)), tokens).client("clinician")
+    page = client.get("/case", params={"run": "icu"})
+    assert page.status_code == 422 and "Alarm of ward 3" in page.text and "Do not use this model" in page.text
