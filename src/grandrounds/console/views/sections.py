@@ -268,7 +268,7 @@ def settings_tables(run_index: RunIndex, name: str) -> list[tuple[str, list[tupl
         Title of each part, and its settings as names and values.
     """
     plan = run_index.run(name).plan
-    general = [(key, _write(plan[key])) for key in ("name", "seed") if key in plan]
+    general: list[tuple[str, str]] = [(key, _write(plan[key])) for key in ("name", "seed") if key in plan]
     parts = [("Experiment", general)]
     for part, keys in _MAIN.items():
         found = [(key, value) for key in keys if (value := _find(plan.get(part), key)) not in (None, "", [], {})]
