@@ -110,7 +110,7 @@ async def _handle_error(request: Request, e: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """Collect the methods of all routes of a path."""
     fitting = (r for r in find_routes(request.app) if r.path_regex.match(request.url.path))
-    return {method for route in fitting for method in route.methods}
+    return {method for route in fitting for method in route.methods or ()}
 
 
 def _refuse(

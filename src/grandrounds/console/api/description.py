@@ -68,7 +68,7 @@ def describe_api(app: FastAPI, *, session_cookie: str) -> dict[str, Any]:
     }
     schema["security"] = [{"token": []}, {"session": []}]
     for route in find_routes(app):
-        for method in route.methods if route.include_in_schema else ():
+        for method in (route.methods or ()) if route.include_in_schema else ():
             operation = schema["paths"].get(route.path, {}).get(method.lower())
             if operation is not None:
                 _add_roles(operation, route)
