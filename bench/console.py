@@ -138,13 +138,13 @@ def visit(browser: Any, console: Console, run: Path) -> None:
     page.fill("#secret", console.token)
     page.click("button.primary")
     page.wait_for_load_state("networkidle")
-    page.goto(f"{console.url}/run?run={run.name}")
+    page.goto(f"{console.url}/run?run={run.name}&section=training")
     _first_figure(page, DRAWN)
     page.wait_for_load_state("networkidle")
     sent, plain = (sum(sizes[key]) / 1e6 for key in ("sent", "plain"))
     _print("bytes of a first visit", sent, "MB", LIGHT, plain, "without compression")
     began = time.monotonic()
-    page.goto(f"{console.url}/run?run={run.name}")
+    page.goto(f"{console.url}/run?run={run.name}&section=training")
     _first_figure(page, DRAWN)
     warm = time.monotonic() - began
     other = browser.new_page()
@@ -166,13 +166,14 @@ def measure_live(console: Console, run: Path, rounds: int) -> None:
     before = console.memory()
     console.cost("/api/v1/progress")  # the console begins to read the run in the background
     whole, _ = _timed(lambda: Checkpoint(run / "checkpoint").records())
-    first, answer = console.cost("/run", run=run.name)
+    first, _ = console.cost("/run", run=run.name)
     _print(f"first page of {rounds} rounds, read at start", first, "CPU s", None, whole, "whole journal, once")
-    costs = {"/run": console.cost("/run", run=run.name)[0]}
-    for path in ("/", "/runs", "/privacy", "/audit", "/compare"):
-        costs[path] = console.cost(path)[0]
-    for name in re.findall(r'data-figure="([\w-]+)"', answer.text):
-        costs[f"figure {name}"] = console.cost("/api/run/figure", run=run.name, figure=name)[0]
+    head = console.cost("/api/run", run=run.name)[1].json()
+    costs = {path: console.cost(path)[0] for path in ("/", "/runs", "/privacy", "/audit", "/compare", "/board")}
+    for section in ("summary", "weights", "training", "privacy", "settings"):
+        costs[f"/run, {section}"] = console.cost("/run", run=run.name, section=section)[0]
+    for place in head["figures"]:
+        costs[f"figure {place['name']}"] = console.cost("/api/run/figure", run=run.name, figure=place["name"])[0]
     costs["round"] = console.cost("/api/run/round", run=run.name, round=rounds)[0]
     slowest = max(costs, key=lambda path: costs[path])
     _print(

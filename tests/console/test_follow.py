@@ -100,7 +100,7 @@ def test_the_why_panel_of_a_fast_run_is_filled(chromium, watched, growing):
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     window = Window(context.new_page(), served.url)
     window.sign_in(served.tokens["all"])
-    window.go("/run?run=live")
+    window.go("/run?run=live&section=weights")
     for _ in range(10):
         growing.append(1)
         window.page.wait_for_timeout(200)
@@ -115,7 +115,7 @@ def test_the_why_panel_of_a_fast_run_is_filled(chromium, watched, growing):
 @pytest.mark.parametrize("kind", ["PNG", "SVG", "CSV"])
 def test_a_figure_is_saved_with_the_keyboard(window, console, kind):
     window.sign_in(console.tokens["all"])
-    window.go("/run?run=plain")
+    window.go("/run?run=plain&section=training")
     window.drawn("sites-accuracy")
     button = window.page.locator('figure[data-figure="sites-accuracy"] .save button', has_text=kind)
     button.focus()
