@@ -41,6 +41,7 @@ class ModelPage:
         roles: Each required role and its signature.
         earlier: Earlier records of the same run, which were withdrawn, the newest first.
         is_checked: The check of the run's ledger is complete.
+        is_simulated: The keys of the run's ledger follow from its seed.
         results: The overview of the run; None where its files cannot be read.
         decisions: Decisions that this user may sign now.
         hint: Why the user may sign nothing; "" where they may, or are no approver.
@@ -50,6 +51,7 @@ class ModelPage:
     roles: tuple[RoleLine, ...]
     earlier: tuple[ModelStatus, ...]
     is_checked: bool
+    is_simulated: bool
     results: Overview | None
     decisions: tuple[str, ...]
     hint: str
@@ -116,10 +118,17 @@ def model_page(run_index: RunIndex, view: RegisterView, run: str, who: CurrentUs
     signatory = find_signatory(view, who)
     decisions = () if signatory is None or not who.may_see(Area.APPROVAL) else _decisions(view, status, signatory)
     roles = tuple(RoleLine(role, signed.get(role)) for role in names)
-    is_checked = bool(status.fault) or audit_view.check(run_index, run, deep=True, wait=0.0).state != audit_view.WORKING
-    results = _results(run_index, status)
-    hint = _hint(view, who, signatory)
-    return ModelPage(status, roles, tuple(records[1:]), is_checked, results, decisions, hint)
+    checked = None if status.fault else audit_view.check(run_index, run, deep=True, wait=0.0)
+    return ModelPage(
+        status=status,
+        roles=roles,
+        earlier=tuple(records[1:]),
+        is_checked=checked is None or checked.state != audit_view.WORKING,
+        is_simulated=checked is not None and checked.simulated,
+        results=_results(run_index, status),
+        decisions=decisions,
+        hint=_hint(view, who, signatory),
+    )
 
 
 def _results(run_index: RunIndex, status: ModelStatus) -> Overview | None:
