@@ -191,7 +191,7 @@ def test_people_are_told(studied):
     assert f"spurious gap {block['spurious_gap']:.3f}" in text
     assert f"{block['sam_deployed']:.3f} of the final model on sites' own (by chance 0.0625)" in text
     page = report_page(studied.summary, studied.rounds, json.loads((studied.folder / "environment.json").read_text()))
-    assert "<h2>Shortcut</h2>" in page and "without (OOD)" in page and "bottom left" in page
+    assert "<h3>Shortcut</h3>" in page and "without (OOD)" in page and "bottom left" in page
     older = {k: v for k, v in studied.summary.items() if k != "shortcut"}
     before = RunSummary.from_dict(older)  # a run of an older version
     show_summary(screen, before)
