@@ -57,6 +57,14 @@ def test_a_hospital_with_few_rows_is_shown_after_those_that_are_ranked():
     assert [h.name for h in found.order()][-2:] == ["tiny", "trainer"]
 
 
+def test_few_patients_prove_nothing():
+    """All 12 patients are healthy and get an alert: the interval excludes no difference, and the verdict waits for more."""
+    worse = {"count": 12.0, "events": 0.0, "specificity": 0.0, "sensitivity": None, "majority": 1.0, "decision_accuracy": 0.0}
+    found = compare_hospitals(summary(per_site={"few": worse, "many": {**worse, "count": 60.0}}))
+    assert found.find("few").gain.high < 0 and found.find("few").verdict == "unclear"
+    assert found.find("many").verdict == "worse"
+
+
 def test_a_hospital_that_only_trained_has_its_rows_and_its_weight_and_says_why_it_has_no_figures():
     found = compare_hospitals(summary(), rounds())
     trainer = found.find("trainer")

@@ -15,7 +15,7 @@ from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord
 from grandrounds.methods.baselines import POOL
 from grandrounds.metrics.confusion import Decisions, Estimate, majority_gain, observed_to_expected, read_decisions
-from grandrounds.metrics.fairness import can_rank, deployed_scores, is_defined, site_flags
+from grandrounds.metrics.fairness import MIN_ROWS, can_rank, deployed_scores, is_defined, site_flags
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.outcome import task_of_run
@@ -89,12 +89,13 @@ class Hospital:
         """Compare the decisions with no model: better, worse, unclear; "" without test rows.
 
         With two classes by net benefit, which is the gain over the majority class at a threshold of 0.5. At a lower threshold
-        that gain counts a missed patient as much as a false alarm, which the threshold does not.
+        that gain counts a missed patient as much as a false alarm, which the threshold does not. Fewer than `MIN_ROWS` test
+        patients prove nothing.
         """
         found = self.benefit_gain or self.gain
         if found is None:
             return ""
-        if not found.excludes(0.0):
+        if self.test_rows < MIN_ROWS or not found.excludes(0.0):
             return UNCLEAR
         return BETTER if found.value > 0 else WORSE
 
@@ -190,7 +191,7 @@ class HospitalComparison:
             counts = {v: sum(h.verdict == v for h in judged) for v in (BETTER, WORSE, UNCLEAR)}
             out.append(
                 f"The model's decisions are clearly better than no model at {counts[BETTER]} of {len(judged)} hospitals and "
-                f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} the 95% interval includes no difference."
+                f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} this is not clear (95% intervals)."
             )
         found = self.unseen
         if found is not None and found.estimate is not None:
