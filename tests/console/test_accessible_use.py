@@ -177,6 +177,7 @@ def test_paper_is_light_has_no_navigation_and_no_figure_is_cut(window, console):
 def test_a_page_is_printed_once_all_its_figures_are_drawn(window, console):
     window.sign_in(console.tokens["viewer"])
     page = window.page
+    page.set_viewport_size({"width": 1280, "height": 240})  # most figures are far below
     for press in (lambda: page.get_by_role("button", name="Print").click(), lambda: page.keyboard.press("Control+p")):
         window.go("/run?run=plain&section=training")
         page.evaluate("""() => {
