@@ -189,7 +189,7 @@ def test_a_run_that_nobody_opens_fails_and_can_be_gone_on_with_later(tmp_path, d
     transport = disturbed(held)
     killed(held, tmp_path / "run", transport)
     transport.box.down |= set(transport.box.keepers)
-    with refused("setup-incomplete", match=r"4 of 4 sites .*\(a: .*; d: ", kind=RunFailed):
+    with refused("sites-away", match=r"4 of 4 sites .*\(a: .*; d: ", kind=RunFailed):
         conducted(held, tmp_path / "run", transport, resume=True)
     transport.box.down.clear()
     transport.before = lambda _: None
