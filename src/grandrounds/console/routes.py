@@ -82,7 +82,7 @@ def one_run(
     estimates = None if head.withdrawn else estimates_view.estimates(run_index, run)
     keys = sections.list_sections(head, has_tables=bool(tables) or estimates is not None)
     if section not in keys:
-        raise NotFound(f"run '{run}' has no section '{section[:40]}'; it has: {', '.join(keys)}", code="unknown-section")
+        raise NotFound(f"run '{run}' has no section '{section[:40]}'; it has: {', '.join(keys)}", code="unknown-run-section")
     status, state = find_status(run_index, run), run_index.get(run).state
     overview = make_run_overview(run_index, run, use="" if status is None else status.record.purpose)
     checked = (
