@@ -20,7 +20,9 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.report.card import ROLES
 from grandrounds.report.figure import BROWSERS
 from grandrounds.report.overview import Overview
+from grandrounds.runs.overview import run_overview
 from tests.command import rounds
+from tests.engine.hospitals import Hospitals
 from tests.report import EVIL
 from tests.support import patients, refused
 
@@ -174,3 +176,20 @@ def test_wrong_options_are_one_sentence(run, tmp_path):
         report(run.folder, deck=tmp_path / "deck.ppt")
     with refused("missing-option"):
         report(run.folder, use="x")
+
+
+def test_a_run_at_hospitals_has_the_same_report_and_its_own_command(tmp_path):
+    hospitals = Hospitals.of(patients([60, 50, 40]), **EXPERIMENT)
+
+    def stop(event):
+        if event["event"] == "round":
+            raise RunFailed("the run was stopped after round 1", code="run-stopped")
+
+    with pytest.raises(RunFailed):
+        hospitals.deployed(tmp_path / "stopped", progress=stop)
+    view = run_overview(gr.load_run(tmp_path / "stopped" / "run"))
+    assert view.state == "stopped" and view.next_command == "rounds server submit --resume run"
+    made = hospitals.deployed(tmp_path / "whole")
+    text = page_text(draw_report(made, make_board_file(made, use=USE))[0])
+    shown = board_overview(made, make_board_file(made, use=USE))
+    assert [fact for fact in facts(shown) if plain(fact) not in text] == []
