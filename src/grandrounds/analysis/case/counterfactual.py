@@ -65,7 +65,7 @@ def find_counterfactuals(
     """
     if len(case.classes) != 2:
         return []
-    tried = {c: list(v) for c, v in candidates.items() if len(v) and not _is_fixed(c) and c in row.columns}
+    tried = {c: v for c, v in candidates.items() if len(v) and not _is_fixed(c) and c in row.columns}
     if not tried:
         return []
     decisions = list(decide(_vary(row, tried)))
