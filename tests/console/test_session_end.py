@@ -99,7 +99,7 @@ def test_a_page_is_cleared_by_its_own_clock_where_the_server_does_not_answer(scr
     assert "lactate" not in window.page.content()
 
 
-def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_none(screen, app_state):
+def test_a_refused_request_for_progress_is_repeated_and_a_tab_that_is_not_seen_makes_none(screen, app_state):
     window, tokens = screen
     page, asked = window.page, []
 
@@ -107,16 +107,18 @@ def test_a_refused_stream_is_asked_for_again_and_a_tab_that_is_not_seen_holds_no
         asked.append(route.request.url)
         route.fulfill(status=429, body="") if len(asked) == 1 else route.continue_()
 
-    page.route("**/api/live", answer)
-    with page.expect_response(lambda r: r.url.endswith("/api/live") and r.status == 429):
+    page.route("**/api/v1/progress?*", answer)
+    with page.expect_response(lambda r: "/api/v1/progress" in r.url and r.status == 429):
         window.sign_in(tokens["viewer"])
-    with page.expect_response(lambda r: r.url.endswith("/api/live") and r.status == 200):
+    with page.expect_response(lambda r: "/api/v1/progress" in r.url and r.status == 200):
         page.clock.fast_forward(11_000)
-    assert len(app_state[0].streams) == 1
+    assert app_state[0].streams == []
     page.evaluate("() => Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
-    page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
-    while app_state[0].streams:
-        page.wait_for_timeout(20)
+    page.wait_for_timeout(200)
+    before = len(asked)
+    page.clock.fast_forward(60_000)
+    page.wait_for_timeout(200)
+    assert len(asked) == before
     page.evaluate("() => Object.defineProperty(document, 'hidden', {value: false})")
-    with page.expect_response("**/api/live"):
+    with page.expect_response("**/api/v1/progress?*"):
         page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
