@@ -268,7 +268,7 @@ def make_overview(
     Returns:
         The overview.
     """
-    stated = {"use": use or NO_USE, "has_use": bool(use), "ledger": ledger, "model_hash": model_hash}
+    stated: dict[str, Any] = {"use": use or NO_USE, "has_use": bool(use), "ledger": ledger, "model_hash": model_hash}
     if summary is None:
         where = folder or name
         planned = _planned(plan) if plan is not None else {}
@@ -342,7 +342,7 @@ def _tested(summary: RunSummary, findings: Findings) -> dict[str, Any]:
         "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority),
         "worse_sites": compared.worse,
         "unclear_sites": compared.unclear,
-        "tested_sites": tuple(s for s, m in summary.per_site.items() if is_defined(m.get("count")) and m["count"] > 0),
+        "tested_sites": tuple(s for s, m in summary.per_site.items() if (_number(m.get("count")) or 0) > 0),
         "headline": _headline(summary),
         "scores": tuple(_scores(summary)),
         "threshold": summary.threshold if is_classification(summary) and summary.event else None,
