@@ -6,6 +6,7 @@ import pytest
 
 from grandrounds.core.ending import FAILED, INTERRUPTED, Ending, interrupted
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.hospitals import compare_hospitals
 from grandrounds.report.overview import (
     BETTER,
     FINISHED,
@@ -34,11 +35,21 @@ def test_a_finished_run_has_verdict_headline_and_counts():
 
 
 def test_a_hospital_that_is_clearly_worse_off_is_named():
-    per_site = {"b": {"accuracy": 0.40, "majority": 0.80}}
+    per_site = {"b": {"accuracy": 0.40, "majority": 0.80, "sensitivity": 0.2, "specificity": 0.4}}
     view = make_overview(classification(per_site=per_site))
     assert view.verdict == MIXED and view.worse_sites == ("b",)
     assert view.verdict_title == "Better than no model overall, but clearly worse at b."
     assert any(line.startswith("At b the model is worse than the majority class") for line in view.verdict_lines)
+
+
+def test_overview_and_comparison_of_hospitals_judge_alike():
+    few = {"c": {"count": 12.0, "events": 3.0}}
+    summary = classification(per_site={"b": {"accuracy": 0.6}} | few)
+    view, compared = make_overview(summary), compare_hospitals(summary)
+    assert compared is not None
+    assert view.unclear_sites == tuple(h.name for h in compared.tested if h.verdict == "unclear") == ("c",)
+    assert view.verdict_title == "Better than no model overall; at c this is not clear."
+    assert make_overview(classification()).verdict_title == "Better than no model overall and at every hospital."
 
 
 def test_a_rare_event_is_judged_by_its_ranking():

@@ -162,8 +162,8 @@ def evaluate(
         for part in parts
     }
     columns = {part: _read_columns(_strip_prefix(answers.totals, f"{part}{BY_COLUMN}"), outcome) for part in by_column}
-    sites = None if each is None else each.sum(axis=1)
-    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"), columns, sites)
+    tallies = None if each is None else each.sum(axis=1)
+    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"), columns, tallies)
 
 
 def _read_sites(answers: Answers, part: str) -> Tally:

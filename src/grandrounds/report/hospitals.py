@@ -213,7 +213,7 @@ class HospitalComparison:
 
 
 def compare_hospitals(
-    summary: Figures, rounds: Sequence[RoundRecord] = (), *, deployed: bool = True
+    summary: Figures, rounds: Sequence[RoundRecord] = (), *, deployed: bool = True, pool: bool = True
 ) -> HospitalComparison | None:
     """Compare the hospitals of a finished run.
 
@@ -221,6 +221,7 @@ def compare_hospitals(
         summary: The summary of the run.
         rounds: Its rounds, for the hospitals' weights.
         deployed: Use the models that hospitals deploy where they differ from the common one.
+        pool: Summarise the hospitals' AUROCs by random effects, which needs scipy.
 
     Returns:
         The comparison; None for a run without scores of hospitals.
@@ -245,9 +246,8 @@ def compare_hospitals(
     )
     total = {part: sum(r.get(part, 0) for r in rows.values()) for part in ("train", "test")}
     overall = _describe("all hospitals", shown.get("final") or {}, total, None, threshold, task, expected.get(""))
-    return HospitalComparison(
-        HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), _combine(per_site, task)
-    )
+    unseen = _combine(per_site, task) if pool else None
+    return HospitalComparison(HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen)
 
 
 def mean_weights(rounds: Sequence[RoundRecord]) -> dict[str, float]:

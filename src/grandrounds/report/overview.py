@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,10 @@ from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.document import has_test_rows, model_line, rounds_line, sites_line
 from grandrounds.report.findings import (
     Findings,
-    MajorityComparison,
     compare_overall,
-    compare_with_majority,
     make_findings,
 )
+from grandrounds.report.hospitals import BY_BENEFIT, compare_hospitals
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, task_of_run
 
 if TYPE_CHECKING:  # a machine without the packages of the ledger runs without one
@@ -134,8 +133,8 @@ class Overview:
         verdict: BETTER, MIXED, UNCLEAR, WORSE or UNTESTED.
         verdict_title: The verdict in one sentence.
         verdict_lines: The sentences behind it: overall, by site, harm.
-        worse_sites: Hospitals where the model is clearly worse than their most common class.
-        unclear_sites: Hospitals where it is below their most common class, which may be chance.
+        worse_sites: Hospitals where decisions are clearly worse than without a model (`report.hospitals`), the worst first.
+        unclear_sites: Hospitals where the 95% interval includes no difference, or with too few test rows to judge.
         tested_sites: Hospitals with test rows.
         headline: The score that ranks runs of this task; None without test rows.
         scores: Further scores: sensitivity, specificity, PPV and accuracy at the threshold, calibration slope.
@@ -333,15 +332,15 @@ def _tested(summary: RunSummary, findings: Findings) -> dict[str, Any]:
     if not has_test_rows(summary):
         no_model = "This run describes patients; it has no model."
         return {"verdict_title": "Not tested: no row was set aside for a test." if summary.parameters else no_model}
-    compared = compare_with_majority(summary) if is_classification(summary) else MajorityComparison()
-    verdict, title = _judge(summary, compared)
+    worse, unclear = _judge_hospitals(summary)
+    verdict, title = _judge(summary, worse, unclear)
     events = summary.final.get("events")
     return {
         "verdict": verdict,
         "verdict_title": title,
         "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority),
-        "worse_sites": compared.worse,
-        "unclear_sites": compared.unclear,
+        "worse_sites": worse,
+        "unclear_sites": unclear,
         "tested_sites": tuple(s for s, m in summary.per_site.items() if (_number(m.get("count")) or 0) > 0),
         "headline": _headline(summary),
         "scores": tuple(_scores(summary)),
@@ -359,10 +358,19 @@ def describe_threshold(summary: RunSummary) -> str:
     return f"Flagged as {Event.from_dict(summary.event).title} at a risk of {percent(summary.threshold)} or more."
 
 
-def _judge(summary: RunSummary, compared: MajorityComparison) -> tuple[str, str]:
+def _judge_hospitals(summary: RunSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the hospitals where decisions are worse than no model, and those where it is not clear (`report.hospitals`)."""
+    compared = compare_hospitals(summary, pool=False) if is_classification(summary) else None
+    if compared is None:
+        return (), ()
+    found = [(hospital.name, hospital.verdict) for hospital in compared.order(BY_BENEFIT) if hospital.test_rows]
+    return tuple(n for n, v in found if v == WORSE), tuple(n for n, v in found if v == UNCLEAR)
+
+
+def _judge(summary: RunSummary, worse_sites: Sequence[str], unclear_sites: Sequence[str]) -> tuple[str, str]:
     """Judge whether the model is better than no model: overall, and at each hospital."""
     useful, worse = _is_useful(summary)
-    where = _listed(compared.worse)
+    where = _listed(worse_sites)
     if worse:
         return WORSE, "Worse than no model on all test rows together."
     if not useful:
@@ -370,9 +378,9 @@ def _judge(summary: RunSummary, compared: MajorityComparison) -> tuple[str, str]
         return UNCLEAR, f"{sentence}; clearly worse at {where}." if where else f"{sentence}."
     if where:
         return MIXED, f"Better than no model overall, but clearly worse at {where}."
-    if compared.unclear:
-        return BETTER, f"Better than no model overall; at {_listed(compared.unclear)} this is not clear."
-    rest = "; no hospital is clearly worse off" if len(compared.tested) > 1 else ""
+    if unclear_sites:
+        return BETTER, f"Better than no model overall; at {_listed(unclear_sites)} this is not clear."
+    rest = " and at every hospital" if len(summary.per_site) > 1 and is_classification(summary) else ""
     return BETTER, f"Better than no model overall{rest}."
 
 
@@ -471,7 +479,7 @@ def _format(key: str, value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else format_score(key.removeprefix("decision_"), value)
 
 
-def _listed(sites: tuple[str, ...]) -> str:
+def _listed(sites: Sequence[str]) -> str:
     if len(sites) > _NAMED:
         return f"{len(sites)} hospitals ({', '.join(sites[:_NAMED])} and {len(sites) - _NAMED} more)"
     return f"{', '.join(sites[:-1])} and {sites[-1]}" if len(sites) > 1 else "".join(sites)

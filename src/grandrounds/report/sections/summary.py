@@ -43,7 +43,7 @@ def worse_part(summary: RunSummary, view: Overview) -> list[str]:
     if len(view.worse_sites) > 1:
         lines.append(f"Hospitals where the model is clearly worse: {', '.join(view.worse_sites)}.")
     if len(view.unclear_sites) > 1:
-        lines.append(f"Hospitals below their majority class, which may be chance: {', '.join(view.unclear_sites)}.")
+        lines.append(f"Hospitals where it is not clear that the model is better than none: {', '.join(view.unclear_sites)}.")
     groups = [] if view.subgroups else [_no_groups(summary)]
     return [bullets([*lines, *groups])]
 
