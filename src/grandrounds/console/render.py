@@ -115,5 +115,5 @@ def _date(seconds: float) -> str:
 
 
 def _capitalize_first(text: str) -> str:
-    """Write the first letter in capitals and leave the rest, unlike jinja's `capitalize`."""
+    """Write the first character as a capital and leave the rest, unlike jinja's `capitalize`."""
     return text[:1].upper() + text[1:]
