@@ -118,7 +118,11 @@ def test_shift_stays_when_the_patch_goes(noise):
 
 def test_a_patch_that_nobody_carries_is_worth_nothing(noise, tmp_path):
     run = gr.run(experiment(noise, shortcut={"p": 1e-9, "classes": ["yes"]}, method={"rounds": 1}), out=tmp_path / "r")
-    assert run.summary["shortcut"]["ood"] == run.summary["final"]
+    ood, final = (
+        {k: v for k, v in scores.items() if v is not None}
+        for scores in (run.summary["shortcut"]["ood"], run.summary["final"])
+    )
+    assert ood == pytest.approx(final, rel=1e-12), "sums over rows of sites and of all rows differ in the last digit"
     assert run.summary["shortcut"]["spurious_gap"] == 0
     none = gr.run(experiment(noise, shortcut={}, method={"rounds": 1}), out=tmp_path / "none")
     assert none.summary["shortcut"] == {}

@@ -348,6 +348,6 @@ def test_it_is_shown_and_drawn(by_hand, tmp_path):
         assert f"{local[name]:.3f} on " in said
     assert rounds("report", done.folder).returncode == 0
     page = (done.folder / "report.html").read_text()
-    assert page.count("<h2>Local models</h2>") == 1 and "Local models on own, other sites' and test rows" in page
+    assert page.count("<h3>Local models</h3>") == 1 and "Local models on own, other sites' and test rows" in page
     without = run(tmp_path / "none")
     assert "local models" not in rounds("show", without.folder).stdout

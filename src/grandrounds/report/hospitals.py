@@ -20,7 +20,7 @@ from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.outcome import task_of_run
 
-if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
+if TYPE_CHECKING:
     from grandrounds.statistics.site_auroc import SiteAUROC
 
 Figures = Mapping[str, Any]
@@ -213,7 +213,7 @@ class HospitalComparison:
 
 
 def compare_hospitals(
-    summary: Figures, rounds: Sequence[RoundRecord] = (), *, deployed: bool = True, pool: bool = True
+    summary: Figures, rounds: Sequence[RoundRecord] = (), *, deployed: bool = True
 ) -> HospitalComparison | None:
     """Compare the hospitals of a finished run.
 
@@ -221,7 +221,6 @@ def compare_hospitals(
         summary: The summary of the run.
         rounds: Its rounds, for the hospitals' weights.
         deployed: Use the models that hospitals deploy where they differ from the common one.
-        pool: Summarise the hospitals' AUROCs by random effects, which needs scipy.
 
     Returns:
         The comparison; None for a run without scores of hospitals.
@@ -246,7 +245,7 @@ def compare_hospitals(
     )
     total = {part: sum(r.get(part, 0) for r in rows.values()) for part in ("train", "test")}
     overall = _describe("all hospitals", shown.get("final") or {}, total, None, threshold, task, expected.get(""))
-    unseen = _combine(per_site, task) if pool else None
+    unseen = _combine(per_site, task)
     return HospitalComparison(HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen)
 
 

@@ -360,7 +360,7 @@ def describe_threshold(summary: RunSummary) -> str:
 
 def _judge_hospitals(summary: RunSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the hospitals where decisions are worse than no model, and those where it is not clear (`report.hospitals`)."""
-    compared = compare_hospitals(summary, pool=False) if is_classification(summary) else None
+    compared = compare_hospitals(summary) if is_classification(summary) else None
     if compared is None:
         return (), ()
     found = [(hospital.name, hospital.verdict) for hospital in compared.order(BY_BENEFIT) if hospital.test_rows]

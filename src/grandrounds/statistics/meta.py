@@ -30,6 +30,7 @@ from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import GLMTerms
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows, Total, fit_in_memory
 from grandrounds.statistics.small_cells import LEAST
+from grandrounds.statistics.tails import chi_squared_tail, normal_p, t_quantile
 
 KIND = "meta"
 MODELS = ("logistic", "linear", "poisson", "cox")
@@ -408,11 +409,9 @@ def _tell_missing(coefficients: Sequence[MetaCoefficient], sites: int) -> tuple[
 
 def _combine(name: str, k: int, about: float, sums: Mapping[str, float], q: float, tau2: float) -> MetaCoefficient:
     """Compute one coefficient from its sums."""
-    from scipy import special
-
     fixed, fixed_error = about + sums["wd"] / sums["w"], sums["w"] ** -0.5
     estimate, error = about + sums["rd"] / sums["r"], sums["r"] ** -0.5
-    wide = float(special.stdtrit(k - 2, 0.975)) * (tau2 + error**2) ** 0.5
+    wide = t_quantile(k - 2) * (tau2 + error**2) ** 0.5
     return MetaCoefficient(
         name,
         k,
@@ -424,9 +423,9 @@ def _combine(name: str, k: int, about: float, sums: Mapping[str, float], q: floa
         error,
         estimate - _WIDE * error,
         estimate + _WIDE * error,
-        float(2 * special.ndtr(-abs(estimate / error))),
+        normal_p(estimate / error),
         q,
-        float(special.chdtrc(k - 1, q)),
+        chi_squared_tail(q, k - 1),
         max(0.0, 1 - (k - 1) / q) if q > 0 else 0.0,
         tau2,
         estimate - wide,

@@ -219,11 +219,11 @@ def test_the_command_prints_writes_and_reports(learnt, rounds):
     told = json.loads((learnt.folder / "attacks.json").read_text())
     assert told["schema"] == 1 and told["bound"] is None and told["shadows"] == 0
     page = (learnt.folder / "report.html").read_text()
-    assert "<h2>Membership attacks</h2>" in page and escape(told["sentences"][0]) in page
+    assert "<h3>Membership attacks</h3>" in page and escape(told["sentences"][0]) in page
     code, out, _ = rounds("attack", learnt.folder, "--json")
     assert code == 0 and json.loads(out) == told
     rounds("report", learnt.folder)
-    assert "<h2>Membership attacks</h2>" in (learnt.folder / "report.html").read_text()
+    assert "<h3>Membership attacks</h3>" in (learnt.folder / "report.html").read_text()
 
 
 def test_one_attack_is_chosen_with_its_columns(learnt, home, rounds):
@@ -233,7 +233,7 @@ def test_one_attack_is_chosen_with_its_columns(learnt, home, rounds):
     told = json.loads((other / "attacks.json").read_text())
     assert code == 0 and told["tried"] == ["attribute"] and {a["column"] for a in told["attribute"]["columns"]} == {"m0", "m3"}
     assert "over all 2 columns" in out and "Membership inference was not tried" in out and "membership inference  " not in out
-    assert "<h2>Attribute inference</h2>" in (other / "report.html").read_text()
+    assert "<h3>Attribute inference</h3>" in (other / "report.html").read_text()
     code, _, err = rounds("attack", other, "--only", "burglary")
     assert code == 2 and "membership, attribute, reconstruction" in err
     code, _, err = rounds("attack", other, "--sensitive", "m99")
@@ -271,7 +271,7 @@ def test_what_was_found_of_another_model_is_not_shown(learnt, home, rounds):
     found = json.loads((other / "attacks.json").read_text())
     (other / "attacks.json").write_text(json.dumps({**found, "model": "0" * 64}))
     rounds("report", other)
-    assert "<h2>Membership attacks</h2>" not in (other / "report.html").read_text()
+    assert "<h3>Membership attacks</h3>" not in (other / "report.html").read_text()
     (other / "attacks.json").write_text("{")
     code, _, err = rounds("report", other)
     assert code == 2 and "damaged" in err
