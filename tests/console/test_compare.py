@@ -90,6 +90,14 @@ def test_the_best_of_a_column_is_marked_in_words_and_less_may_be_better(compared
     assert page.count(">best</span>") == sum(c["best"] for c in cells.values()) > 0
 
 
+def test_settings_that_differ_are_a_table_of_arms(compared):
+    client = compared.client("viewer")
+    found = client.get("/api/compare", params={"run": ARMS}).json()
+    assert found["settings"] == [{"name": "method.name", "values": ["fedavg", "fedprox"]}], "not the seed, nor the name"
+    page = client.get("/compare", params={"run": ARMS}).text
+    assert "Settings that differ" in page and 'id="settings"' in page
+
+
 def test_a_single_run_has_the_interval_of_its_own_summary(compared, root):
     cells = by_arm(compared.client("viewer").get("/api/compare", params={"run": ["fedavg-1"]}).json())
     final = load_run(root / "fedavg-1").summary["final"]

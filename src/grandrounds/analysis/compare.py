@@ -390,10 +390,7 @@ def _remove(plan: PlainPlan, path: Sequence[str]) -> None:
 def _labels(plans: Sequence[PlainPlan], *, with_method: bool) -> list[str]:
     """Label arms by the settings in which they differ, the method's name first (always, if asked for) and without its key."""
     flat = [dict(_flatten(p)) for p in plans]
-    keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
-    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256", "code."))]
-    usual = [_implied_settings(p) for p in plans]
-    keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
+    keys = list(compare_settings(plans))
     if with_method and "method.name" not in keys:
         keys.append("method.name")
     keys.sort(key=lambda k: k != "method.name")
@@ -406,6 +403,23 @@ def _labels(plans: Sequence[PlainPlan], *, with_method: bool) -> list[str]:
         if len(set(out)) == len(out):
             break
     return out
+
+
+def compare_settings(plans: Sequence[PlainPlan]) -> dict[str, list[Any]]:
+    """Return the settings in which plans differ, without those that follow from the method and the model.
+
+    Args:
+        plans: Plans of runs.
+
+    Returns:
+        Setting -> its value in each plan; None in a plan without it.
+    """
+    flat = [dict(_flatten(p)) for p in plans]
+    keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
+    keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256", "code."))]
+    usual = [_implied_settings(p) for p in plans]
+    keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
+    return {k: [f.get(k) for f in flat] for k in keys}
 
 
 def _implied_settings(plan: PlainPlan) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC
+from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC, compare_settings
 from grandrounds.console.cache import get_cache, read_checked, stamp_files
 from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
 from grandrounds.console.run_index import NotFound, RunIndex
@@ -23,6 +23,7 @@ from grandrounds.console.views.arms import (
     load_comparison,
 )
 from grandrounds.console.views.published import PublishedFigure, published_figures
+from grandrounds.console.views.sections import write_setting
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
 from grandrounds.report import figures
@@ -76,6 +77,13 @@ class Difference(BaseModel):
     pairs: int
 
 
+class SettingLine(BaseModel):
+    """A setting in which arms differ. `values`: one for each arm."""
+
+    name: str
+    values: list[str]
+
+
 class ComparisonView(BaseModel):
     """A comparison as its page shows it. `axes`: figures that two arms or more have, `across` the first
     choice of the second axis; `figures`: what can be drawn."""
@@ -86,6 +94,7 @@ class ComparisonView(BaseModel):
     columns: list[Column]
     beside: list[Column]
     arms: list[ArmLine]
+    settings: list[SettingLine] = []
     differences: list[Difference]
     axes: list[Column]
     across: str
@@ -193,12 +202,25 @@ def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) ->
     first = next((s.short for s in sides.sides if s.label == sides.first), sides.first)
     shown = ComparisonView(
         title=sides.title, first=first, at=sides.virtual_seconds, columns=columns, beside=late_columns, arms=lines,
-        differences=_differences(sides, {c.name for c in (*columns, *late_columns)}), axes=axes,
+        settings=_settings(sides), differences=_differences(sides, {c.name for c in (*columns, *late_columns)}), axes=axes,
         across=default_axis(columns, axes), figures=[],
         notes=_notes(sides), published=[p for side in sides.sides for p in published_figures(run_index, comparisons, side.runs)],
     )  # fmt: skip
     shown.figures = list_figures(sides, shown)
     return shown
+
+
+def _settings(sides: Sides) -> list[SettingLine]:
+    """List the settings in which arms differ; none where the runs of an arm are not here."""
+    plans = [next((run.plan for run in side.arm.runs.values()), None) for side in sides.sides]
+    if not all(plans):
+        return []
+    differing = compare_settings([plan | {"seed": 0} for plan in plans if plan])
+    return [
+        SettingLine(name=name, values=["–" if value is None else write_setting(value) for value in values])
+        for name, values in differing.items()
+        if name not in ("name", "split.fold")
+    ]
 
 
 def _line(side: Side, row_by_cell: dict[tuple[str, str], Any]) -> ArmLine:

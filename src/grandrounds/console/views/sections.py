@@ -268,12 +268,12 @@ def settings_tables(run_index: RunIndex, name: str) -> list[tuple[str, list[tupl
         Title of each part, and its settings as names and values.
     """
     plan = run_index.run(name).plan
-    general: list[tuple[str, str]] = [(key, _write(plan[key])) for key in ("name", "seed") if key in plan]
+    general: list[tuple[str, str]] = [(key, write_setting(plan[key])) for key in ("name", "seed") if key in plan]
     parts = [("Experiment", general)]
     for part, keys in _MAIN.items():
         found = [(key, value) for key in keys if (value := _find(plan.get(part), key)) not in (None, "", [], {})]
         if found:
-            parts.append((_TITLES[part], [(key, _write(value)) for key, value in found]))
+            parts.append((_TITLES[part], [(key, write_setting(value)) for key, value in found]))
     return parts
 
 
@@ -285,12 +285,12 @@ def _find(values: Any, key: str) -> Any:
     return values
 
 
-def _write(value: Any) -> str:
+def write_setting(value: Any) -> str:
     """Write a setting; a path without its folders, an address without its password."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(_write(item) for item in value)
+        return ", ".join(write_setting(item) for item in value)
     if isinstance(value, str):
         return PurePath(value).name if PurePath(value).is_absolute() else hide(value)
     return str(value)
