@@ -63,14 +63,15 @@ def test_a_run_continues_when_a_gateway_dies_and_sites_return_to_it(tmp_path, pr
     second = free_port()
     real = Real(tmp_path, table(), limit=25, server={"gateways": [f"127.0.0.2:{second}"]})
     use_proxy(real, "south", proxy)
-    settings = {"method": {"name": "fedavg", "rounds": 6}, **QUIET}
+    settings = {"method": {"name": "fedavg", "rounds": 60}, **QUIET}
     with real.at_work():
         real.submit("gateways", settings)
         until(lambda: len(real.rounds_of("gateways")) >= 1, seconds=240, what="a round")
         stop_gateway(real)
+        assert len(real.rounds_of("gateways")) < 50, "the run ended before the gateway"
         run = real.done("gateways", seconds=400)
         same_model(run, real.simulated("gateways", settings))
-        assert f"127.0.0.2:{second} through the proxy {proxy.endpoint}" in real.output("south")
+        assert f"connected to 127.0.0.2:{second} through the proxy {proxy.endpoint}" in real.output("south")
         assert health(real, "north")["gateway"] == f"127.0.0.2:{second} directly"
         return_gateway(real)
         back = f"127.0.0.1:{real.port} directly"

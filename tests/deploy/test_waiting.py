@@ -1,4 +1,4 @@
-"""Waiting for news at a server, the id of the active node on disk, and Flower's middleware in line: without processes."""
+"""Waiting at a server, requests sent again, the active node on disk, and Flower's middleware in line: without processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ pytest.importorskip("flwr")
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.proto.message_pb2 import Message as FlowerMessage
+from flwr.proto.message_pb2 import Metadata, PushObjectRequest
+from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.protobuf.client import ProtobufRequestContext
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -30,6 +33,7 @@ from starlette.routing import Route
 from grandrounds.deploy.superlink_launcher import RUNTIME, Uploads
 from grandrounds.keeper.flower.launcher import Activation, OneByOne
 from grandrounds.protocol.flower_inline import run_in_line
+from grandrounds.protocol.flower_retry import REQUEST, RetryInterceptor, RetryMiddleware
 from grandrounds.protocol.flower_wait import News
 
 
@@ -202,3 +206,94 @@ def query(content, run: int):
     message.metadata.__dict__["_run_id"] = run
     message.metadata.__dict__["_message_id"] = message.object_id
     return message
+
+
+class Link:
+    """A SuperLink's route that takes one waiting message for each call, behind a gateway that can lose answers."""
+
+    def __init__(self, *, seconds: float = 0.0) -> None:
+        self.waiting, self.calls, self.lose, self.seconds = ["first", "second"], 0, 0, seconds
+        self._app = RetryMiddleware(self._route, paths=[PULL_PATH])
+
+    async def _route(self, scope, receive, send) -> None:
+        self.calls += 1
+        await asyncio.sleep(self.seconds)
+        scope["state"]["protobuf_response"] = PullMessagesResponse(
+            messages_list=[FlowerMessage(metadata=Metadata(message_id=self.waiting.pop(0)))] if self.waiting else []
+        )
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def call(self, number: str, *, node: int = 7) -> str:
+        """The id of the message in the answer to a request with this number."""
+        request = PullMessagesRequest(node=Node(node_id=node))
+        scope = {"type": "http", "path": PULL_PATH, "headers": [(REQUEST.encode(), number.encode())],
+                 "state": {"protobuf_request": request}}  # fmt: skip
+
+        async def send(message) -> None: ...
+
+        await self._app(scope, None, send)
+        found = scope["state"]["protobuf_response"].messages_list
+        return found[0].metadata.message_id if found else ""
+
+    def send_over_http(self, context) -> httpx.Response:
+        """What the client's interceptor calls: the answer is lost as often as `lose` says, after it took effect."""
+        found = asyncio.run(self.call(context.request.headers[REQUEST]))
+        if self.lose:
+            self.lose -= 1
+            raise httpx.RemoteProtocolError("the gateway died")
+        return httpx.Response(200, content=found.encode())
+
+
+PULL_PATH, PULL_METHOD = "/v1/fleet/pull-messages", "/flwr.proto.Fleet/PullMessages"
+
+
+def pull_from(link: Link, interceptor: RetryInterceptor) -> str:
+    """Pull as Flower's client does: again after a lost answer, with a request that is built anew."""
+    while True:
+        request = httpx.Request("POST", f"http://here{PULL_PATH}")
+        context = ProtobufRequestContext(PULL_METHOD, PullMessagesRequest(node=Node(node_id=7)), request)
+        try:
+            return interceptor.intercept(context, link.send_over_http).text
+        except httpx.TransportError:
+            continue
+
+
+def test_a_message_whose_delivery_was_lost_with_its_gateway_is_delivered_again():
+    link, interceptor = Link(), RetryInterceptor([PULL_METHOD])
+    link.lose = 2
+    assert [pull_from(link, interceptor) for _ in range(3)] == ["first", "second", ""]
+    assert link.calls == 3, "what was sent again had no second effect"
+
+
+def test_a_request_that_is_sent_again_while_the_first_is_under_way_waits_for_its_answer():
+    async def both(link: Link) -> list[str]:
+        return await asyncio.gather(link.call("a"), link.call("a"), link.call("b"))
+
+    assert asyncio.run(both(Link(seconds=0.05))) == ["first", "first", "second"]
+
+
+def test_a_number_of_one_node_gives_another_node_nothing():
+    link = Link()
+    assert asyncio.run(link.call("a", node=7)) == "first"
+    assert asyncio.run(link.call("a", node=8)) == "second"
+
+
+def test_a_request_that_failed_is_tried_anew():
+    link = Link()
+    link._app = RetryMiddleware(fail_once(link._route), paths=[PULL_PATH])
+    with pytest.raises(RuntimeError):
+        asyncio.run(link.call("a"))
+    assert asyncio.run(link.call("a")) == "first"
+
+
+def fail_once(route):
+    failed = []
+
+    async def call(scope, receive, send) -> None:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("the database is locked")
+        await route(scope, receive, send)
+
+    return call

@@ -325,7 +325,7 @@ def end(
     register = Register(runs)
     register.load()
     register.end_signatory(name, by=_Passphrases(passphrase_file).ask_all(by), note=note)
-    echo(f"{name} signs nothing any more")
+    echo(f"{name} can no longer sign")
 
 
 @signatory_app.command("list")

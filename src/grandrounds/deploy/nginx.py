@@ -145,7 +145,6 @@ def further_gateway_config(server: Server, gateway: Endpoint) -> str:
 {_TLS.format(pki="pki")}\
 {client}\
 {_PACE}\
-    keepalive_requests 100;  # connections end now and then, so that sites return to the first gateway
 {_FLEET}\
     location / {{ return 404; }}
   }}

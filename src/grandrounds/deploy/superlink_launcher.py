@@ -2,7 +2,8 @@
 
 Names of Flower's modules are rebound in this process only; Flower's files are not changed. A SuperNode waits for messages,
 and the process of a run for replies (`protocol/flower_wait.py`); both are announced when their last part has arrived, so that
-nobody asks for a part that is not there. Stock SuperNodes and grids poll here as they do at a stock SuperLink. Versions of
+nobody asks for a part that is not there. A request that a node sends again, because a gateway died before the answer came, gets
+the same answer (`protocol/flower_retry.py`). Stock SuperNodes and grids poll here as they do at a stock SuperLink. Versions of
 flwr that were not reviewed are started as they are.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.protocol.flower_inline import call_dependencies_in_line, run_in_line
 from grandrounds.protocol.flower_message import is_reviewed, require_flower
+from grandrounds.protocol.flower_retry import RetryMiddleware
 from grandrounds.protocol.flower_wait import News, WaitMiddleware
 
 CONNECTIONS = 75
@@ -35,6 +37,9 @@ UPLOAD = 300.0
 
 FLEET, RUNTIME = "/v1/fleet", "/v1/runtime"
 REPLIES = "replies"
+
+RETRIED = ("pull-messages", "push-messages", "push-object")
+"""Requests of nodes that have an effect, so that one that is sent again must get the same answer."""
 
 
 @dataclass
@@ -109,7 +114,8 @@ def _create_app(create: Any, news: News, *arguments: Any, **named: Any) -> Any:
         empty={node: PullMessagesResponse, run: PullAppMessagesResponse},
         after=Uploads(news).note,
     )
-    app.user_middleware.append(wait)
+    retry = Middleware(RetryMiddleware, paths=[f"{FLEET}/{name}" for name in RETRIED])
+    app.user_middleware += [wait, retry]
     run_in_line(app)
     return app
 

@@ -27,7 +27,6 @@ from grandrounds.report.sections.description import (
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.fairness import fairness_section
-from grandrounds.report.sections.hospitals import hospitals_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section
@@ -35,6 +34,7 @@ from grandrounds.report.sections.performance import (
     accuracy_name,
     calibration_figures,
     fairness_lines,
+    hospitals_section,
     metrics_table,
     score_tiles,
     site_table,

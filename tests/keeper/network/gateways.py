@@ -112,13 +112,16 @@ class ConnectProxy:
                 near.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
                 return
             near.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            far.settimeout(None)  # the 5 s are for connecting; a silent line stays open
             with far:
                 threading.Thread(target=_copy, args=(far, near), daemon=True).start()
                 _copy(near, far)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Carry bytes until the source ends or is reset, and end the target's side either way."""
     with suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
+    with suppress(OSError):
         target.shutdown(socket.SHUT_WR)

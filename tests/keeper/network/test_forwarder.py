@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 
 import httpx
 import pytest
@@ -108,6 +109,25 @@ def test_a_site_uses_the_second_gateway_while_the_first_is_down_and_returns(net,
     net.gateway("again", port=first.endpoint.port)
     assert net.ask(carried) == "again"
     assert carried.fault == ""
+
+
+def test_a_connection_that_stays_open_returns_to_the_first_gateway_when_it_is_back(net, monkeypatch):
+    monkeypatch.setattr(module, "RETURN_SECONDS", 0.1)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.2)
+    nowhere, second = free_endpoint(), net.gateway("second")
+    carried = net.forwarder(Hop(nowhere), Hop(second.endpoint))
+    with httpx.Client(verify=net.context, trust_env=False, timeout=20) as client:
+        address = f"https://127.0.0.1:{carried.port}/"
+        for _ in range(5):
+            assert client.get(address).text == "second"
+            time.sleep(0.15)
+        assert carried.status.opened == {str(second.endpoint): 1}, "it stays open while the first is down"
+        net.gateway("first", port=nowhere.port)
+        end = time.monotonic() + 20
+        while client.get(address).text != "first" and time.monotonic() < end:
+            time.sleep(0.5)
+        assert client.get(address).text == "first"
+    assert net.said[-1] == f"connected to {nowhere} directly"
 
 
 def test_a_gateway_that_failed_is_asked_last_for_a_while(net):

@@ -23,11 +23,9 @@ const weighing = run => {
   const explain = async site => {
     chosen = site;
     for (const button of sites.children) button.setAttribute("aria-pressed", String(button.dataset.site === site));
-    try {
-      say(why, await get("/api/run/why", {round: slider.value, site}));
-    } catch (error) {
-      say(why, [error.message]);
-    }
+    const round = slider.value;
+    const lines = await get("/api/run/why", {round, site}).catch(error => [error.message]);
+    if (chosen === site && slider.value === round) say(why, lines); // a late answer does not replace that of a later click
   };
   const tell = () => {
     shown.textContent = slider.value;

@@ -5,6 +5,8 @@ This launcher rebinds names of its modules, in this process only; Flower's files
 
 - The SuperNode waits at the SuperLink for messages (`protocol/flower_wait.py`). At a SuperLink that does not know waits it
   polls: often for half a minute after a message, then as Flower does.
+- A request that is sent again, because a gateway died, keeps its number, so that no message is lost
+  (`protocol/flower_retry.py`).
 - The keeper waits at the SuperNode for tasks, and the SuperNode for the keeper's reply, without polling.
 - A SuperNode that was killed is deactivated at its next start, so that it need not wait until its heartbeat has expired.
 - A SuperNode that gives up ends its process with an error, so that it is started again.
@@ -31,6 +33,7 @@ from typing import Any
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.protocol.flower_inline import run_in_line
 from grandrounds.protocol.flower_message import is_reviewed, rebuild_parts, require_flower
+from grandrounds.protocol.flower_retry import RetryInterceptor
 from grandrounds.protocol.flower_wait import News, WaitInterceptor, WaitMiddleware
 
 SHORT, LONG, ACTIVE = 0.1, 3.0, 30.0
@@ -51,6 +54,7 @@ TASKS = "tasks"
 ACQUIRE_PATH = "/v1/runtime/acquire-task"
 REPLIES = ("/v1/runtime/push-messages", "/v1/runtime/push-object", "/v1/runtime/push-task-output")
 PULL = "/flwr.proto.Fleet/PullMessages"
+RETRIED = (PULL, "/flwr.proto.Fleet/PushMessages", "/flwr.proto.Fleet/PushObject")
 
 
 def command(*, superlink: str, authority: Path | None, key: Path | None, port: int, secret: Path) -> list[str]:
@@ -256,7 +260,7 @@ def _make_client_class(pace: _Pace, activation: Activation | None) -> Any:
                 follow_redirects=True,
                 limits=httpx.Limits(keepalive_expiry=CONNECTIONS),
             )
-            self._interceptors = (*self._interceptors, pace.waits)
+            self._interceptors = (*self._interceptors, pace.waits, RetryInterceptor(RETRIED))
             self._was_empty = False
             self._parts: dict[str, bytes] = {}  # of the message that was announced last
 

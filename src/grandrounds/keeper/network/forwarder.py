@@ -4,6 +4,9 @@ A SuperNode can dial one address. The forwarder accepts its connections on loopb
 (through the proxy where there is one) and carries the bytes of TLS without reading them: the SuperNode checks the gateway's
 certificate, which names localhost, against the consortium's own authority.
 
+While a preferred gateway is down, connections go over a later one. When it is back, they are reset at a quiet moment, and the
+SuperNode's next connections go over the preferred gateway.
+
 If no gateway can be reached, the SuperNode's connection is reset. A connection that merely ends within a TLS handshake would
 have Flower give up for good; after a reset it tries again.
 """
@@ -30,6 +33,12 @@ AVOID_SECONDS = 30.0
 ANSWER_SECONDS = 15.0
 """Seconds that a gateway may take for its first byte; then it counts as failed."""
 
+RETURN_SECONDS = 30.0
+"""Seconds between two looks whether a preferred gateway is back, while a connection goes over a later one."""
+
+QUIET_SECONDS = 2.0
+"""Seconds without a byte after which a connection over a later gateway may be ended."""
+
 _CHUNK = 256 * 1024
 
 Say = Callable[[str], None]
@@ -44,6 +53,13 @@ class _Status:
     opened: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _Line:
+    """A connection that is carried: the time of its last byte."""
+
+    last: float = field(default_factory=time.monotonic)
 
 
 class Forwarder:
@@ -127,7 +143,7 @@ class Forwarder:
                 continue
             self._note_success(hop)
             near[1].write(answer)
-            await self._carry(near, far, str(hop.gateway))
+            await self._carry(near, far, hop, greeting)
             return
         self.status.current, self.status.fault = None, "; ".join(problems)
         reset(near[1])
@@ -154,26 +170,49 @@ class Forwarder:
             )
         return (reader, writer), answer
 
-    async def _carry(self, near: Stream, far: Stream, gateway: str) -> None:
-        copies = [
-            asyncio.ensure_future(self._copy(near[0], far[1], f"up {gateway}")),
-            asyncio.ensure_future(self._copy(far[0], near[1], f"down {gateway}")),
-        ]
+    async def _carry(self, near: Stream, far: Stream, hop: Hop, greeting: bytes) -> None:
+        line = _Line()
+        both = asyncio.gather(
+            self._copy(near[0], far[1], f"up {hop.gateway}", line),
+            self._copy(far[0], near[1], f"down {hop.gateway}", line),
+        )
+        better = asyncio.ensure_future(self._find_better(hop, greeting, line))
         clean = False
         try:
-            await asyncio.wait(copies, return_when=asyncio.FIRST_EXCEPTION)
-            clean = all(copy.done() and copy.exception() is None for copy in copies)
+            await asyncio.wait((both, better), return_when=asyncio.FIRST_COMPLETED)
+            clean = both.done() and both.exception() is None
         finally:
-            for copy in copies:
-                copy.cancel()
+            both.cancel()
+            better.cancel()
             for writer in (near[1], far[1]):
                 if clean:
                     writer.close()
                 else:
                     reset(writer)
 
-    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, direction: str) -> None:
+    async def _find_better(self, hop: Hop, greeting: bytes, line: _Line) -> None:
+        """Wait until a gateway that is preferred to this hop's answers again and the line is quiet; for ever if none does."""
+        better = self._route.hops[: self._route.hops.index(hop)]
+        if not better:
+            await asyncio.get_running_loop().create_future()
+        while True:
+            await asyncio.sleep(RETURN_SECONDS)
+            for one in better:
+                try:
+                    far, _ = await self._greet(one, greeting)
+                except CannotConnect:
+                    continue
+                far[1].transport.abort()
+                self._avoid.pop(one, None)
+                while (quiet := time.monotonic() - line.last) < QUIET_SECONDS:
+                    await asyncio.sleep(QUIET_SECONDS - quiet)
+                return
+
+    async def _copy(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, direction: str, line: _Line
+    ) -> None:
         while data := await source.read(_CHUNK):
+            line.last = time.monotonic()
             self.status.bytes[direction] += len(data)
             target.write(data)
             await target.drain()

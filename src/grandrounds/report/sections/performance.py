@@ -1,4 +1,4 @@
-"""Sections on performance: scores of test rows over all sites, by site and by subgroup, and calibration."""
+"""Sections on performance: scores of test rows over all sites, by site and by subgroup, hospitals compared, and calibration."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
 from grandrounds.report.deployed import deployed_tile
 from grandrounds.report.document import Charts, number, span, table, td, text_cell
+from grandrounds.report.figures.hospitals import hospital_forest
+from grandrounds.report.hospitals import compare_hospitals
 from grandrounds.report.outcome import is_classification
 from grandrounds.report.sections.outcome import outcome_tiles
 from grandrounds.report.style import words
@@ -156,3 +158,15 @@ def subgroup_table(summary: RunSummary) -> str:
         )
     named = [*map(words, columns), accuracy_name(summary)]
     return table(["subgroup", "rows", "events", *named, "ECE", ""], rows)
+
+
+def hospitals_section(summary: RunSummary, charts: Charts) -> list[str]:
+    """Write the section that compares hospitals, with a forest plot; empty with fewer than two hospitals that have scores."""
+    found = compare_hospitals(summary)
+    drawn = None if found is None else hospital_forest(found)
+    if found is None or drawn is None or len(found.tested) < 2:
+        return []
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found.sentences())
+    note = f"Figures are of {found.model_text}, on each hospital's own test patients. {found.threshold_text} {found.reading}"
+    figure = charts.place(drawn, wide=True)
+    return ["<h2>Hospitals compared</h2>", f"<ul>{items}</ul>", figure, f"<p class='quiet'>{escape(note)}</p>"]
