@@ -45,6 +45,8 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "sheet"): None,
     ("data", "censored"): "value",
     ("data", "features"): [],
+    ("data", "names"): {},
+    ("data", "units"): {},
     ("data", "coding"): "levels",
     ("data", "cohort"): None,
     ("data", "complete"): False,

@@ -300,6 +300,8 @@ def test_odds_and_rounding():
     assert rounded_up(0.0) == "0" and float(rounded_up(0.0123456)) >= 0.0123456
     said = odds(math.log(2), 0.0001, "patient")
     assert "e^epsilon = 2," in said[0] and "1 in 10,000" in said[0] and "at most 2.0%" in said[1], "2 * 1% + .01%"
+    degrees = {epsilon: odds(epsilon, 1e-5, "patient")[2].split()[-1] for epsilon in (1.0, 1.001, 10.0, 10.5)}
+    assert degrees == {1.0: "strong.", 1.001: "reasonable.", 10.0: "reasonable.", 10.5: "weak."}
 
 
 def test_a_purse_by_run(tmp_path, told):

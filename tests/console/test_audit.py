@@ -286,6 +286,8 @@ def test_checks_and_downloads_in_a_browser(chromium, bent, tmp_path):
         page = window.page
         window.sign_in(tokens["auditor"])
         window.go("/audit")
+        page.locator("tr.found", has_text="does NOT verify").wait_for()  # without a click
+        page.locator("tr[data-check=plain]", has_text="verifies, by simulated keys").wait_for()
         page.click("#check-all")
         page.locator("#checked", has_text="1 of 2 do NOT verify").wait_for()
         assert page.locator("tr.found").count() == 1

@@ -198,7 +198,7 @@ def test_what_is_published_stands_beside_ours_by_place_and_by_plan(compared, roo
 def test_figures_have_the_axes_that_are_asked_for(compared):
     client = compared.client("viewer")
     told = client.get("/api/compare", params={"run": ARMS}).json()
-    assert {"intervals", "pareto", "radar", "course-auroc"} <= set(told["figures"])
+    assert {"intervals", "pareto", "course-auroc"} <= set(told["figures"])
     for name in told["figures"]:
         drawn = client.get("/api/compare/figure", params={"figure": name, "runs": json.dumps(ARMS)})
         assert drawn.status_code == 200 and drawn.json()["data"], name
@@ -247,7 +247,7 @@ def test_chosen_runs_are_compared_in_a_browser(chromium, root):
         assert page.inner_text("#compare-chosen") == "Compare 2 runs"
         page.click("#compare-chosen")
         page.wait_for_url("**/compare?*")
-        for name in ("intervals", "pareto", "radar", "course-accuracy"):
+        for name in ("intervals", "pareto", "course-accuracy"):
             window.drawn(name)
         page.select_option("#x", "log_loss")
         page.locator("figure[data-figure=pareto] .gtitle", has_text="against log loss").wait_for()

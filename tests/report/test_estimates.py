@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts
@@ -41,7 +42,7 @@ def test_the_table_has_ratios_and_intervals_in_original_units():
     assert rows["sex=f"] == ("-0.400", "0.300", "-1.33", "0.182", "0.67 (0.37 to 1.21)", "")
     assert rows["(intercept)"][-2:] == ("", "")
     assert rows["height missing"][-1] == "left out: constant"
-    assert table_rows(original, "heart")[1][-1] == "year"
+    assert table_rows(original, ColumnLabels("heart"))[1][-1] == "year"
 
 
 def test_a_linear_model_has_t_and_no_ratio_and_a_penalised_one_no_p_value():

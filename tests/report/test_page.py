@@ -348,8 +348,6 @@ def test_a_comparison_has_a_report_of_its_own(compared):
     assert [marks[a]["x"][0] for a in (first, second)] == pytest.approx([1.1, 0.5])
     assert marks[first]["error_x"]["array"] == [0.0], "two runs have no interval"
     assert "2 runs: no interval" in row
-    radar = next(f for f in page.figures if f["data"][0]["type"] == "scatterpolar")
-    assert "training drift" in radar["data"][0]["theta"]
 
 
 def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsys):

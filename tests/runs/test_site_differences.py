@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import grandrounds as gr
 from grandrounds.cli.command_line import app
 from grandrounds.core.rng import generator
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.data.table import Table
 from grandrounds.methods.personal.differences import WHOLE_SCORE, Difference, round_step
 from grandrounds.report.differences import (
@@ -163,7 +164,7 @@ def make(feature="age", entry="age", difference=0.4, common=0.5, per=10.0, **mor
 
 
 def at(*features: Difference, data="heart", **more) -> SiteDifferences:
-    return SiteDifferences("va", len(features), features, data, **more)
+    return SiteDifferences("va", len(features), features, ColumnLabels(data), **more)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_sentences_are_for_clinicians():
     ]
     level = make("chest_pain", "chest_pain=asymptomatic", per=0.0)
     assert site_sentences(at(level))[0].startswith("Chest pain = asymptomatic has a higher risk here than the common model says")
-    assert feature_name(make("age", "age missing", per=0.0), "heart") == "age not measured"
+    assert feature_name(make("age", "age missing", per=0.0), ColumnLabels("heart")) == "age not measured"
     whole = make(WHOLE_SCORE, WHOLE_SCORE, difference=0.5, common=1.0, per=0.0)
     text = site_sentences(at(whole))
     assert text[0].startswith("All features together count more here: effects are 1.50 times") and text[1] == NONE

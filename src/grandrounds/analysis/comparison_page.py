@@ -178,7 +178,7 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
 
 
 def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, Triple]], charts: Charts) -> list[str]:
-    """Draw the trade-offs: performance against stability of explanations, and everything at once."""
+    """Draw the trade-offs: performance against stability of explanations."""
     metrics = list(dict.fromkeys(r["metric"] for r in rows))
     arms = list(dict.fromkeys(r["arm"] for r in rows))
     measured: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
@@ -187,18 +187,11 @@ def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, T
     for row in rows:
         measured[row["arm"]][row["metric"]] = (row["mean"], row["low"], row["high"])
     drawn: list[Figure] = []
-    radar: list[Figure] = []
     for drift in ("training_drift", "deployed_divergence"):
         points = [{"label": a, **values} for a, values in measured.items() if drift in values and metrics[0] in values]
         if len(points) > 1 and drift != metrics[0]:
             drawn.append(figures.pareto(points, x=drift, y=metrics[0], arms=arms))
-    axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in values for values in measured.values())]
-    if len(axes) > 2 and len(arms) > 1:
-        means = {arm: {m: values[m][0] for m in axes} for arm, values in measured.items()}
-        radar = [figures.radar(axes, means)]
-    if not drawn and not radar:
-        return []
-    return ["<h2>Trade-offs</h2>", charts.place(*drawn), charts.place(*radar, wide=True)]
+    return ["<h2>Trade-offs</h2>", charts.place(*drawn)] if drawn else []
 
 
 def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:

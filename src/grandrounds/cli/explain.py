@@ -365,7 +365,6 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
         risk_name,
         value_with_unit,
     )
-    from grandrounds.data.sets.labels import column_label
 
     table = Table()
     two, known = len(case.classes) == 2, has_intervals(case)
@@ -385,10 +384,10 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
         rest += reasons[top:]
         table.add_row(styled((title, f"bold {colour}"), ("" if shown else " none", "dim")))
         for r in shown:
-            value = styled(value_with_unit(r, case.source), (" (imputed)" if r.imputed else "", "dim"))
+            value = styled(value_with_unit(r, case.labels), (" (imputed)" if r.imputed else "", "dim"))
             points = [*([interval_text(r)] if known else []), *([points_text(r)] if two else [])]
             number = styled((f"{r.contribution:+.3f}", colour))
-            label = f"  {column_label(r.column, case.source).name}"
+            label = f"  {case.labels.find(r.column).name}"
             table.add_row(label, value, *([percentile_text(r)] if has_percentiles else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)

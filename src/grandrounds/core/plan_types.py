@@ -58,6 +58,8 @@ class DataSettings(Settings):
     drop: list[str]
     features: list[str]
     kinds: Settings
+    names: Settings
+    units: Settings
     missing: list[str]
     decimal: str
     text_encoding: str

@@ -222,6 +222,9 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
         duration=duration,
     )
     check_products(getattr(settings, "products", ()), schema)
+    for setting in ("names", "units"):
+        for column in dict(settings.plain().get(setting, {})):
+            table.column(column, flag=f"data.{setting}")
     data = build_dataset(
         table,
         schema,

@@ -204,6 +204,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     if "scan" in requested:
         nowhere["scan"] = ScanOptions().to_dict(whole=True)
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
+    data["units"] = {**requested.get("units", {}), **settings.get("units", {})}
     if requested["encoding"] == "public" and isinstance(agreement, schema.DataSchema):  # sites are asked for none of these
         data["ranges"] = {**agreement.ranges(), **requested["ranges"]}
         data["levels"] = {**agreement.levels(), **data["levels"]}

@@ -131,6 +131,10 @@ class Data(Section):
         default_factory=dict,
         description="column types that override the inferred ones: numeric, categorical, id, drop, or levels from low to high",
     )
+    names: dict[str, str] = Field(
+        default_factory=dict, description="clinical names of columns, for pages and reports; others are shown by their own"
+    )
+    units: dict[str, str] = Field(default_factory=dict, description="units of numeric columns, for pages and reports")
     missing: tuple[str, ...] = Field(DEFAULT_MISSING, description="cells that mean a missing value (--missing adds to them)")
     decimal: Literal["auto", ",", "."] = Field(
         "auto", description="decimal mark of ambiguous cells such as 1,234; auto: inferred from the file"

@@ -50,6 +50,9 @@ Statement = Mapping[str, Any]
 _EARLIER_PREPARATION = "how rows are prepared"
 """Beginning of the same sentence in runs of version 0.1."""
 
+_SCALE = ((1.0, "strong"), (10.0, "reasonable"), (math.inf, "weak"))
+"""Largest epsilon of each degree, in machine learning: Ponomareva et al., How to DP-fy ML, JAIR 77 (2023)."""
+
 _WEAK = 0.5
 """Share of members found at 1% false positives from which on a guarantee rules out little."""
 
@@ -102,6 +105,8 @@ def odds(epsilon: float, delta: float, unit: str) -> list[str]:
         f"factor e^epsilon = {factor:.4g}, except with probability delta = {plain(delta)} ({one_in(delta)}).",
         f"An attack that wrongly names {FPR:.0%} of those who did not take part finds at most {share} of those who did."
         + (" This alone rules out little." if hits > _WEAK else ""),
+        "On the scale of Ponomareva et al. (2023) for machine learning, an epsilon up to 1 is strong, up to 10 reasonable and "
+        f"above 10 weak: {rounded_up(epsilon)} is {next(name for limit, name in _SCALE if epsilon <= limit)}.",
     ]
     if unit == "site":
         doubled = min(1.0, (1 + factor) * delta)

@@ -11,6 +11,7 @@ from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
@@ -264,7 +265,9 @@ def _shape(place: int) -> Draw:
     def draw(run: RunRecord) -> Figure | None:
         record = None if run.summary is None else read_shapes(run.summary)
         names = [] if record is None else [s.name for s in record.used[place : place + 1]]
-        return figures.shape(record, names[0], data=run.summary.data) if run.summary and record and names else None
+        if run.summary is None or record is None or not names:
+            return None
+        return figures.shape(record, names[0], columns=ColumnLabels.of_summary(run.summary))
 
     return draw
 

@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
 from grandrounds.core.records import RunSummary
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 from grandrounds.methods.personal.differences import WHOLE_SCORE, Difference
 from grandrounds.methods.personal.score_test import LEVEL, PERMUTATIONS
 from grandrounds.report.tables import TextTable
@@ -36,7 +36,7 @@ class SiteDifferences:
         site: The hospital.
         tested: Number of columns that were tested; 0: too few patients, or outcomes that are all alike.
         features: Records, the clearest first.
-        data: Name of the data set, which knows the units of its columns.
+        labels: Names and units of its columns.
         task: Type of the outcome.
         label: Name of the outcome.
     """
@@ -44,7 +44,7 @@ class SiteDifferences:
     site: str
     tested: int
     features: tuple[Difference, ...]
-    data: str = ""
+    labels: ColumnLabels = NO_LABELS
     task: str = CLASSIFICATION
     label: str = ""
 
@@ -98,14 +98,15 @@ def make_site(
         ) from None
     count = sum(r.feature != WHOLE_SCORE for r in records) if tested is None else tested
     label = str((summary.get("outcome") or {}).get("label", ""))
-    return SiteDifferences(site, count, records, str(summary.data), str(summary.get("task", CLASSIFICATION)), label)
+    task = str(summary.get("task", CLASSIFICATION))
+    return SiteDifferences(site, count, records, ColumnLabels.of_summary(summary), task, label)
 
 
-def feature_name(difference: Difference, data: str) -> str:
+def feature_name(difference: Difference, labels: ColumnLabels) -> str:
     """Name a feature as clinicians do, with the level or the missing value that differs."""
     if difference.feature == WHOLE_SCORE:
         return "all features together"
-    name = column_label(difference.feature, data).name
+    name = labels.find(difference.feature).name
     rest = difference.input.removeprefix(difference.feature)
     if rest == " missing":
         return f"{name} not measured"
@@ -120,7 +121,7 @@ def effect_unit(difference: Difference, site: SiteDifferences) -> str:
     unit = units.get(site.task, f"log-odds of {difference.outcome}" if difference.outcome else "log-odds")
     if not difference.per:
         return unit
-    known = column_label(difference.feature, site.data).unit
+    known = site.labels.find(difference.feature).unit
     return f"{unit} per {difference.per:g}{f' {known}' if known else ''}"
 
 
@@ -179,7 +180,7 @@ def difference_sentence(difference: Difference, site: SiteDifferences) -> str:
             f"All features together count {word} here: effects are {factor:.2f} times those of the common model "
             f"(95% CI {low:.2f} to {high:.2f}); {chance}."
         )
-    name = feature_name(difference, site.data)
+    name = feature_name(difference, site.labels)
     both = f", {signed(effect_here(difference, site))} in place of {signed(difference.common)}" if difference.per else ""
     return (
         f"{name[:1].upper()}{name[1:]} {direction(difference, site)}: {signed(difference.difference)} "
@@ -239,7 +240,7 @@ def overview_sentences(summary: RunSummary) -> list[str]:
 def _named(sites: Sequence[SiteDifferences]) -> str:
     if not sites:
         return ""
-    shown = [f"{s.site} ({', '.join(feature_name(d, s.data) for d in s.found[:3])})" for s in sites[:6]]
+    shown = [f"{s.site} ({', '.join(feature_name(d, s.labels) for d in s.found[:3])})" for s in sites[:6]]
     more = f", and {len(sites) - 6} more" if len(sites) > 6 else ""
     return f": {'; '.join(shown)}{more}"
 
@@ -265,7 +266,7 @@ def differences_table(summary: RunSummary) -> TextTable | None:
         for d in (*site.found, *([site.whole] if site.whole else [])):
             common = signed(d.common) if d.per else "–"
             size = f"{signed(d.difference)} {effect_unit(d, site)}"
-            rows.append((site.site, feature_name(d, site.data), size, interval_text(d), common, f"{d.p:.3f}"))
+            rows.append((site.site, feature_name(d, site.labels), size, interval_text(d), common, f"{d.p:.3f}"))
     alike = [s for s in sites.values() if not s.found and s.whole is None]
     rows += [(s.site, ALIKE[0] if s.features else ALIKE[1], *["–"] * 4) for s in alike]
     left_out = f"{len(rows) - _ROWS} rows are not shown; summary.json has them all." if len(rows) > _ROWS else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
     from grandrounds.statistics.estimates import Coefficient, Estimates
@@ -242,11 +242,11 @@ def is_number(name: str) -> bool:
     return not name.startswith("(") and "=" not in name and ":" not in name and not name.endswith(" missing")
 
 
-def unit(name: str, data: str | None) -> str:
+def unit(name: str, labels: ColumnLabels) -> str:
     """Return the unit of a number's coefficient, such as "year"; "unit" where it is not known, "" for other inputs."""
     if not is_number(name):
         return ""
-    known = column_label(name, data).unit
+    known = labels.find(name).unit
     return _SINGULAR.get(known, known) or "unit"
 
 
@@ -263,12 +263,12 @@ def has_tests(estimates: Estimates) -> bool:
     return any(c.p is not None for c in estimates.coefficients)
 
 
-def table_rows(estimates: Estimates, data: str | None = None) -> list[tuple[str, ...]]:
+def table_rows(estimates: Estimates, labels: ColumnLabels = NO_LABELS) -> list[tuple[str, ...]]:
     """Return the rows of the table of coefficients as text, one for each column, those left out included.
 
     Args:
         estimates: Estimates in original units.
-        data: The name of the data set, which knows the units of its columns.
+        labels: Names and units of the columns.
     """
     tests, rows = has_tests(estimates), []
     for c in estimates.coefficients:
@@ -284,7 +284,7 @@ def table_rows(estimates: Estimates, data: str | None = None) -> list[tuple[str,
             shown.append("" if is_intercept(c) else format_effect(c, estimates.model))
         else:
             shown.append(ends)
-        rows.append((c.name, *shown, unit(c.name, data)))
+        rows.append((c.name, *shown, unit(c.name, labels)))
     return rows
 
 
@@ -346,12 +346,12 @@ def disclosure_sentence(exchanges: Mapping[str, Any]) -> str:
     return f"For each value in the patients' rows, hospitals sent {shown} sums over patients. {verdict}"
 
 
-def describe_effects(record: EstimatesRecord, data: str | None = None, *, most: int = 3) -> Iterator[str]:
+def describe_effects(record: EstimatesRecord, labels: ColumnLabels = NO_LABELS, *, most: int = 3) -> Iterator[str]:
     """Describe the clearest effects in sentences: 'age: odds ratio 1.05 per year (95% CI 1.02 to 1.08).'
 
     Args:
         record: The estimates of a run.
-        data: The name of the data set, which knows the units of its columns.
+        labels: Names and units of the columns.
         most: Effects to describe at most: those whose interval excludes no effect, the largest statistic first.
     """
     every = slopes(record.fitted)
@@ -360,11 +360,11 @@ def describe_effects(record: EstimatesRecord, data: str | None = None, *, most: 
     if every and not clear:
         yield f"None of {len(every)} coefficients is clearly different from zero (95% intervals)."
     for c in (original[f.name] for f in clear[:most] if f.name in original):
-        per = unit(c.name, data)
+        per = unit(c.name, labels)
         name = record.ratio_name or "coefficient"
         text = format_effect(c, record.original.model).replace("(", "(95% CI ")
         value, _, ends = text.partition(" (")
-        label = column_label(c.name, data).name if is_number(c.name) else c.name
+        label = labels.find(c.name).name if is_number(c.name) else c.name
         yield f"{label}: {name} {value}{f' per {per}' if per else ''}{f' ({ends}' if ends else ''}."
 
 

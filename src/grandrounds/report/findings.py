@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any
 
 from grandrounds.data.event import Event, order_by_event
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.fairness import (
     MIN_PER_CLASS,
     MIN_ROWS,
@@ -122,7 +123,7 @@ def _effects(summary: Figures) -> Iterator[str]:
     """Describe the clearest effects of a regression, and those that differ between hospitals."""
     record = read_estimates(summary)
     if record is not None:
-        yield from describe_effects(record, summary.get("data"))
+        yield from describe_effects(record, ColumnLabels.of_summary(summary))
         yield from describe_differences(record)
 
 
@@ -132,7 +133,7 @@ def _shapes(summary: Figures) -> Iterator[str]:
     if card is not None:
         yield card.finding
     else:
-        yield from _features(summary) if record is None else describe_shapes(record, summary.get("data"))
+        yield from _features(summary) if record is None else describe_shapes(record, ColumnLabels.of_summary(summary))
 
 
 def _event(summary: Figures) -> Iterator[str]:

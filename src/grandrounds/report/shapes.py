@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 from grandrounds.report.estimates import to_ratio
 
 Z = 1.959963984540054
@@ -230,8 +230,8 @@ def read_shapes(summary: Mapping[str, Any]) -> ShapesRecord | None:
         return None
     try:
         family = _FAMILIES.get(str(values["family"]), str(values["family"]))
-        data = summary.get("data")
-        shapes = sorted((_read_shape(c, data) for c in values["columns"]), key=lambda s: (-s.importance, s.name))
+        labels = ColumnLabels.of_summary(summary)
+        shapes = sorted((_read_shape(c, labels) for c in values["columns"]), key=lambda s: (-s.importance, s.name))
         if family not in SCALES:
             raise ValueError(family)
         intercept = values.get("intercept")
@@ -257,7 +257,7 @@ def _sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}" + ("" if note.endswith((".", "!", "?")) else ".")
 
 
-def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
+def _read_shape(values: Mapping[str, Any], labels: ColumnLabels) -> Shape:
     is_category = values["kind"] == "category"
     points = tuple(map(str, values["values"])) if is_category else tuple(map(float, values["values"]))
     effect = tuple(map(float, values["effect"]))
@@ -284,7 +284,7 @@ def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
         error=error,
         rows=rows,
         is_category=is_category,
-        unit=str(values.get("unit") or column_label(name, data).unit),
+        unit=str(values.get("unit") or labels.find(name).unit),
         missing=missing,
         edf=None if values.get("edf") is None else float(values["edf"]),
         used=bool(values.get("used", True)) and bool(points),
@@ -403,23 +403,23 @@ def _amount(record: ShapesRecord, effect: float, base: float) -> str:
     return format_ratio(to_ratio(effect - base)) if record.ratio else f"{effect - base:+.3g}"
 
 
-def column_title(shape: Shape, data: str | None) -> str:
+def column_title(shape: Shape, labels: ColumnLabels) -> str:
     """Return the clinical name of a shape's column."""
-    return column_label(shape.name, data).name
+    return labels.find(shape.name).name
 
 
-def describe_shapes(record: ShapesRecord, data: str | None = None, *, most: int = 3) -> list[str]:
+def describe_shapes(record: ShapesRecord, labels: ColumnLabels = NO_LABELS, *, most: int = 3) -> list[str]:
     """Describe the most important shapes in sentences, for the head of a report.
 
     Args:
         record: The shapes of a run.
-        data: The name of the data set, which knows the names of its columns.
+        labels: Names and units of the columns.
         most: Shapes to describe at most.
     """
     lines = []
     for shape in record.used[:most]:
         text = describe_shape(record, replace(shape, monotone=None), most=2)
-        lines.append(f"{column_title(shape, data)}: {text[:1].lower()}{text[1:]}")
+        lines.append(f"{column_title(shape, labels)}: {text[:1].lower()}{text[1:]}")
     if not record.used:
         lines.append("No column has an effect in the model.")
     return lines

@@ -405,11 +405,13 @@ def summary(
     if is_exact(plan.method.name):
         privacy = exact_privacy(plan, facts)
     privacy = disclose_personal(privacy, final.get("personal", {}))
+    labels = {key: value for key in ("names", "units") if (value := plan.data.plain().get(key))}
     values = {
         "name": plan.name,
         "method": plan.method.name,
         "model": plan.model.name if task == CLASSIFICATION else model_name(plan.model.name, task),
         "data": plan.data.name or _short(plan.data.table or ""),
+        **({"labels": labels} if labels else {}),
         "seed": plan.seed,
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,

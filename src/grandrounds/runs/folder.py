@@ -68,7 +68,7 @@ _EXPLAINED = {
     "top?": [{"feature": str, "share": NUMBER}],
 }
 _SUMMARY = {
-    "name?": str, "method": str, "model?": str, "data": str, "seed?": int, "threshold": NUMBER,
+    "name?": str, "method": str, "model?": str, "data": str, "labels?": {"*": {"*": str}}, "seed?": int, "threshold": NUMBER,
     "sites": {"*": int},
     "final": {**_FIGURES, "auroc_low?": NUMBER}, "validation?": {"*": NUMBER}, "training?": {"*": NUMBER},
     "generalisation_gap": {"log_loss": NUMBER, "*": NUMBER},

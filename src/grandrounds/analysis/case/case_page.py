@@ -14,7 +14,7 @@ from grandrounds.analysis.case.near_misses import NEAR, NearMisses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
-from grandrounds.data.sets.labels import column_label, event_label
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
 from grandrounds.report.figure import Figure
@@ -42,7 +42,7 @@ def patient_name(case: CaseExplanation | OutcomeExplanation) -> str:
 
 def event_name(case: CaseExplanation) -> str:
     """Name the event that the risk is of: "coronary disease" where the catalog knows the outcome, else "died = 1"."""
-    return event_label(case.label, case.target_class, case.source)
+    return case.labels.name_event(case.label, case.target_class)
 
 
 def event_phrase(case: CaseExplanation) -> str:
@@ -72,10 +72,10 @@ def case_figure(case: CaseExplanation, *, top: int, scale: Scale = "risk") -> Fi
         top: Columns that are shown; the rest is one bar.
         scale: "risk" or "log-odds". More than two classes, whose score is no risk, always have log-odds.
     """
-    names = [column_label(r.column, case.source).name for r in case.attributions]
+    names = [case.labels.find(r.column).name for r in case.attributions]
     parts = [r.contribution for r in case.attributions]
     end = case.base + sum(parts) if is_complete(case) else case.score
-    values = [value_with_unit(r, case.source) for r in case.attributions]
+    values = [value_with_unit(r, case.labels) for r in case.attributions]
     drawn = figures.waterfall(names, parts, case.base, end, values, top=top)
     shown = f"from a baseline of {case.baseline:.1%} (dotted) to {case.probability:.1%} for this patient"
     if scale == "risk" and len(case.classes) == 2:
@@ -139,15 +139,15 @@ def value_text(attribution: Attribution) -> str:
     return short(attribution.value) if isinstance(attribution.value, float) else str(attribution.value)
 
 
-def value_with_unit(attribution: Attribution, data: str | None) -> str:
+def value_with_unit(attribution: Attribution, labels: ColumnLabels) -> str:
     """Write the patient's value with its unit, where the column has one.
 
     Args:
         attribution: The column and its value.
-        data: The name of the data set, which knows the units of its columns.
+        labels: Names and units of the columns.
     """
     text = value_text(attribution)
-    return column_label(attribution.column, data).with_unit(text) if isinstance(attribution.value, float) else text
+    return labels.find(attribution.column).with_unit(text) if isinstance(attribution.value, float) else text
 
 
 def breakable(name: str) -> str:
@@ -265,7 +265,7 @@ def _steps(case: CaseExplanation, top: int) -> list[_Step]:
     rest = [r for r in case.attributions if r.contribution and r.column not in first]
     named = [
         (
-            f"{column_label(r.column, case.source).name} = {value_with_unit(r, case.source)}"
+            f"{case.labels.find(r.column).name} = {value_with_unit(r, case.labels)}"
             + (" (imputed)" if r.imputed else ""),
             r.contribution,
         )
@@ -459,7 +459,7 @@ def missing_lines(case: CaseExplanation | OutcomeExplanation) -> list[str]:
         verb += f" and {'was' if imputed == 1 else 'were'} replaced by typical values of the consortium"
     elif not imputed:
         verb += "; the model reads missing as a value of its own"
-    names = [column_label(r.column, case.source).name for r in missing[:NAMED_MISSING]]
+    names = [case.labels.find(r.column).name for r in missing[:NAMED_MISSING]]
     rest = f" and {len(missing) - NAMED_MISSING} more" if len(missing) > NAMED_MISSING else ""
     return [f"{len(missing)} of {len(case.attributions)} {verb}: {', '.join(names)}{rest}."]
 
@@ -571,8 +571,8 @@ def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str
     head += ["<th class='ratio odds'>odds ratio</th>"] if case.unit == LOG_ODDS else []
     rows = []
     for r in attributions:
-        value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_with_unit(r, case.source))
-        label = column_label(r.column, case.source).name
+        value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_with_unit(r, case.labels))
+        label = case.labels.find(r.column).name
         row = [td(breakable(label)), td(value), *([text_cell(percentile_text(r))] if has_percentiles else [])]
         row += [td(points_text(r))] if r.points is not None else []
         row += [f"<td{odds}>{r.contribution:+.3f}</td>", *([td(interval_text(r))] if known else [])]

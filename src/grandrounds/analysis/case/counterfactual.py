@@ -15,7 +15,6 @@ from grandrounds.analysis.case.case_page import decision_of, value_with_unit
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import column_kind, short
 from grandrounds.core.arrays import Array
-from grandrounds.data.sets.labels import column_label
 from grandrounds.data.table import Table, missing_mask
 
 NONE = "No moderate change of a single clinical value would change this decision."
@@ -96,8 +95,8 @@ def _nearest(
     own: Attribution, values: Sequence[float] | Sequence[str], flips: Array, case: CaseExplanation
 ) -> Counterfactual | None:
     """Choose the smallest change of one column that gives the other decision."""
-    label = column_label(own.column, case.source)
-    now = "missing" if own.value is None else f"now {value_with_unit(own, case.source)}"
+    label = case.labels.find(own.column)
+    now = "missing" if own.value is None else f"now {value_with_unit(own, case.labels)}"
     start = f"{_other_decision(case)} if {label.name} ({now}) were"
     if isinstance(values[0], str):
         words = [str(v) for v, flip in zip(values, flips, strict=True) if flip and v != own.value]

@@ -28,6 +28,7 @@ from grandrounds.analysis.case.values import Note, find_contradictions
 from grandrounds.core.arrays import plain
 from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.outcome import Outcome
+from grandrounds.data.sets.labels import ColumnLabels
 
 if TYPE_CHECKING:
     from grandrounds.analysis.case.rows import ComparisonRows
@@ -48,6 +49,7 @@ class OutcomeExplanation:
 
     number: int
     source: str
+    labels: ColumnLabels
     site: str | None
     part: str | None
     model_owner: str
@@ -170,6 +172,7 @@ def explain_outcome_row(
     return OutcomeExplanation(
         number=case_row.number,
         source=case_row.source,
+        labels=ColumnLabels.of_plan(run.plan["data"]),
         site=case_row.site,
         part=case_row.part,
         model_owner=model_owner,

@@ -25,7 +25,6 @@ from grandrounds.analysis.case.outcome import RATIOS, OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution
 from grandrounds.analysis.case.values import quality_lines
 from grandrounds.core.outcome import REGRESSION, SURVIVAL
-from grandrounds.data.sets.labels import column_label
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
 from grandrounds.report.figure import Figure
@@ -58,8 +57,8 @@ def outcome_figure(case: OutcomeExplanation, *, top: int) -> Figure:
         case: The explanation.
         top: Columns that are shown; the rest is one bar.
     """
-    names = [column_label(r.column, case.source).name for r in case.attributions]
-    values = [value_with_unit(r, case.source) for r in case.attributions]
+    names = [case.labels.find(r.column).name for r in case.attributions]
+    values = [value_with_unit(r, case.labels) for r in case.attributions]
     drawn = figures.waterfall(
         names, [r.contribution for r in case.attributions], case.base, case.score, values, top=top
     )
@@ -129,8 +128,8 @@ def contribution_rows(case: OutcomeExplanation) -> tuple[list[str], list[list[st
 
 
 def _row(case: OutcomeExplanation, r: Attribution, reached: float, *, people: bool, known: bool) -> list[str]:
-    value = "imputed" if r.imputed else value_with_unit(r, case.source)
-    row = [column_label(r.column, case.source).name, value, *([percentile_text(r)] if people else [])]
+    value = "imputed" if r.imputed else value_with_unit(r, case.labels)
+    row = [case.labels.find(r.column).name, value, *([percentile_text(r)] if people else [])]
     row += [f"{r.contribution:+.4g}", *([interval_text(r)] if known else [])]
     factor = case.ratio(r)
     row += [] if factor is None else [f"{factor:.2f}"]

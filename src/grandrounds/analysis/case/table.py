@@ -42,6 +42,7 @@ from grandrounds.analysis.case.values import (
 from grandrounds.core.arrays import Array, plain
 from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.data.table import Table
 from grandrounds.explain.explainers.cases import Question
 from grandrounds.explain.explainers.linear import linear_layer
@@ -93,6 +94,7 @@ class CaseExplanation:
 
     number: int
     source: str
+    labels: ColumnLabels
     site: str | None
     part: str | None
     model_owner: str  # "the common model", or the name of its owner
@@ -276,6 +278,7 @@ def explain_table_row(
     return CaseExplanation(
         number=case_row.number,
         source=case_row.source,
+        labels=ColumnLabels.of_plan(run.plan["data"]),
         site=case_row.site,
         part=case_row.part,
         model_owner=model_owner,

@@ -18,7 +18,6 @@ from grandrounds.analysis.case.values import is_yes_no, short
 from grandrounds.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding
-from grandrounds.data.sets.labels import column_label
 from grandrounds.explain.percentiles import Spread
 
 LONGEST = 8000
@@ -52,9 +51,8 @@ def controls(patients: Patients, case: CaseExplanation) -> list[Control]:
     orders = {c.name: list(c.order) for c in schema.columns if c.order}
     levels = {r.name: [w for w in (*r.levels, r.baseline) if w] for r in encoding.categorical} | orders
     listed = []
-    named = patients.run.plan["data"].get("name")
     for reason in case.attributions:
-        label = column_label(reason.column, named)
+        label = case.labels.find(reason.column)
         if reason.column in levels:
             words = levels[reason.column]
             extra = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []

@@ -1,10 +1,10 @@
-// Follows running checks, checks all ledgers in turn, shows raw entries, and downloads proofs.
+// Follows running checks, checks ledgers in turn, shows raw entries, and downloads proofs.
 "use strict";
 (() => {
   const pause = ms => new Promise(done => setTimeout(done, ms));
-  const check = async (run, deep) => {
+  const check = async (run, deep, options) => {
     for (;;) {
-      const answer = await fetch(`/api/audit/check?${new URLSearchParams({run, deep})}`);
+      const answer = await fetch(`/api/audit/check?${new URLSearchParams({run, deep})}`, options);
       const told = await answer.json();
       if (!answer.ok) throw new Error(told.error);
       if (told.state !== "is being checked") return told;
@@ -20,15 +20,15 @@
   const all = document.getElementById("check-all");
   if (all) {
     const said = document.getElementById("checked");
-    all.addEventListener("click", async () => {
-      all.disabled = true;
-      const rows = [...document.querySelectorAll("tr[data-check]")];
+    // Checks ledgers in turn; returns how many do not verify.
+    const checkRows = async (rows, deep, options) => {
       let wrong = 0;
       for (const [k, row] of rows.entries()) {
+        if (!deep && all.disabled) break; // the user asked for more
         said.textContent = `Checking ${k + 1} of ${rows.length}`;
         const state = row.querySelector(".state");
         try {
-          const told = await check(row.dataset.check, true);
+          const told = await check(row.dataset.check, deep, options);
           const bad = told.fails, many = told.findings.length;
           wrong += bad;
           row.classList.toggle("found", bad);
@@ -40,9 +40,18 @@
           state.textContent = error.message;
         }
       }
+      return wrong;
+    };
+    all.addEventListener("click", async () => {
+      all.disabled = true;
+      const rows = [...document.querySelectorAll("tr[data-check]")];
+      const wrong = await checkRows(rows, true);
       said.textContent = wrong ? `${wrong} of ${rows.length} do NOT verify, or are unfinished` : `All ${rows.length} verify`;
       all.disabled = false;
     });
+    // The newest ledgers that were not checked are checked without a click, one at a time; the files that they name, by a click.
+    const newest = [...document.querySelectorAll("tr[data-unchecked]")].slice(0, 50);
+    checkRows(newest, false, rounds.automatic).then(() => { if (newest.length && !all.disabled) said.textContent = ""; });
   }
 
   for (const button of document.querySelectorAll("button.entry")) {

@@ -40,7 +40,7 @@ from grandrounds.console.cases.what_if import Control, controls, list_candidates
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case_shapes import CaseCard, CaseShape, case_card, case_shapes
 from grandrounds.core.errors import BadInput
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.figure import Figure
 
 WATERFALL = "waterfall"
@@ -187,8 +187,8 @@ def view(patients: Patients, number: int) -> CaseView:
         has_intervals=has_intervals(case),
         part=PARTS.get(case.part or "", "new patient"),
         band=band(patients.reliability, case.probability, event=event_name(case)),
-        amplifiers=[_line(r, data_set(patients)) for r in case.amplifiers],
-        mitigators=[_line(r, data_set(patients)) for r in case.mitigators],
+        amplifiers=[_line(r, case.labels) for r in case.amplifiers],
+        mitigators=[_line(r, case.labels) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
         quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
         bias=[Remark(text=f"{f.column} = {_value_text(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
@@ -281,7 +281,7 @@ def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[ReasonC
     moves = [
         ReasonChange(
             column=now.column,
-            label=column_label(now.column, before.source).name,
+            label=before.labels.find(now.column).name,
             value=value_text(then[now.column]),
             value_after=value_text(now),
             before=then[now.column].contribution,
@@ -298,17 +298,11 @@ def _quality_sentences(case: CaseExplanation) -> set[str]:
     return {line for line, _ in quality_lines(case.quality, case.zero_weight_columns)}
 
 
-def data_set(patients: Patients) -> str | None:
-    """Return the catalog's name of the run's data, which knows clinical names and units; None for a user's table."""
-    name = patients.run.plan["data"].get("name")
-    return None if name is None else str(name)
-
-
-def _line(reason: Attribution, data: str | None) -> ReasonLine:
+def _line(reason: Attribution, labels: ColumnLabels) -> ReasonLine:
     return ReasonLine(
         column=reason.column,
-        label=column_label(reason.column, data).name,
-        value=value_with_unit(reason, data),
+        label=labels.find(reason.column).name,
+        value=value_with_unit(reason, labels),
         imputed=reason.imputed,
         standing=percentile_text(reason),
         contribution=reason.contribution,

@@ -16,7 +16,7 @@ from grandrounds.console.views.case_image import thumbnail_png
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.images import ImageSet
-from grandrounds.data.sets.labels import event_label
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.outcome import PREDICTIONS
 
 PAGE_SIZE = 25
@@ -100,11 +100,12 @@ def patient_page(
     pages = max(1, -(-len(shown) // PAGE_SIZE))
     number = min(page, pages)
     unscored = len(patients.rows.parts) - len(lines)
+    labels = ColumnLabels.of_plan(patients.run.plan["data"])
     on_page = shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]
     return PatientPage(
         site=patients.site,
         run=run,
-        event=None if scored.event is None else event_label(_label(patients), scored.event, _data(patients)),
+        event=None if scored.event is None else labels.name_event(_label(patients), scored.event),
         event_class=scored.event,
         threshold=cut,
         parts=dict(Counter(line.part or "new" for line in lines)),
@@ -132,11 +133,6 @@ def _choices(line: PatientLine, event: str | None, inputs: int) -> list[str]:
 def _label(patients: Patients) -> str:
     schema = patients.run.model.schema
     return "label" if schema is None else schema.label
-
-
-def _data(patients: Patients) -> str | None:
-    name = patients.run.plan["data"].get("name")
-    return None if name is None else str(name)
 
 
 def _add_thumbnails(patients: Patients, lines: list[PatientLine]) -> list[PatientLine]:

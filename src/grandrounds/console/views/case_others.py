@@ -19,7 +19,7 @@ from grandrounds.analysis.case.table import CaseExplanation
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.core.errors import BadInput
-from grandrounds.data.sets.labels import column_label
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.cases import attribution_shares, attributions_by_model
 from grandrounds.report.weights.record import join_names
@@ -140,9 +140,9 @@ def figure(run_index: RunIndex, name: str, patients: Patients, number: int, figu
     block = None if shown_others.kind == "separate" else _load_sketches(run_index, name).get(kind)
     if block is None:
         raise NotFound(f"run '{name}' has no figure '{figure_name}'", code="unknown-figure")
-    data = patients.run.plan["data"].get("name")
+    labels = ColumnLabels.of_plan(patients.run.plan["data"])
     return attribution_shares(
-        [column_label(c, data).name for c in shown_others.columns],
+        [labels.find(c).name for c in shown_others.columns],
         [_shares(case)[c] for c in shown_others.columns],
         block.shares(patients.site, shown_others.columns) if patients.site in block.sketches else None,
         {s: block.shares(s, shown_others.columns) for s in block.sketches if s != patients.site},

@@ -79,8 +79,7 @@ def case_shapes(patients: Patients, case: CaseExplanation | OutcomeExplanation) 
     if record is None or record.is_behind_card:
         return []
     found = [record.find(a.column) for a in sorted(case.attributions, key=lambda a: -abs(a.contribution))]
-    data = patients.run.summary.data
-    return [CaseShape(column=s.name, label=column_title(s, data)) for s in found if s is not None][:MOST_SHAPES]
+    return [CaseShape(column=s.name, label=column_title(s, case.labels)) for s in found if s is not None][:MOST_SHAPES]
 
 
 def figure(patients: Patients, number: int, column: str) -> Figure:
@@ -92,6 +91,6 @@ def figure(patients: Patients, number: int, column: str) -> Figure:
     if own is None:
         raise NotFound(f"this patient has no column '{column[:80]}'", code="unknown-column")
     try:
-        return figures.shape(record, column, data=patients.run.summary.data, patient=own.value, has_patient=True)
+        return figures.shape(record, column, columns=case.labels, patient=own.value, has_patient=True)
     except BadInput as e:
         raise NotFound(str(e), code=e.code) from None

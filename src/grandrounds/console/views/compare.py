@@ -340,7 +340,7 @@ def _notes(sides: Sides) -> list[str]:
     return out
 
 
-INTERVALS, PARETO, RADAR, COURSE = "intervals", "pareto", "radar", "course-"
+INTERVALS, PARETO, COURSE = "intervals", "pareto", "course-"
 
 
 def draw_figure(sides: Sides, shown: ComparisonView, figure_name: str, *, x: str = "", y: str = "") -> Figure:
@@ -352,9 +352,6 @@ def draw_figure(sides: Sides, shown: ComparisonView, figure_name: str, *, x: str
         )
     if figure_name == PARETO:
         return _pareto(shown, x or shown.across, y or shown.columns[0].name)
-    if figure_name == RADAR:
-        axes = [axis.name for axis in _radar_axes(shown)]
-        return figures.radar(axes, {a.short: {name: a.cells[name].mean for name in axes} for a in shown.arms})
     if figure_name == INTERVALS:
         metrics = {c.name for c in shown.columns}
         called = {s.label: s.short for s in sides.sides}
@@ -369,8 +366,6 @@ def list_figures(sides: Sides, shown: ComparisonView) -> list[str]:
     out = [INTERVALS] if shown.columns else []
     if several and shown.across:
         out.append(PARETO)
-    if several and len(_radar_axes(shown)) > 2:
-        out.append(RADAR)
     for metric in COURSES:
         courses = [course for side in sides.sides for course in side.courses.get(metric, ())]
         if sides.virtual_seconds is None and any(
@@ -388,11 +383,6 @@ def default_axis(columns: list[Column], axes: list[Column]) -> str:
         return ""
     wanted = ("training_drift", "deployed_divergence", MEGABYTES, *names)
     return next((n for n in wanted if n in names and n != first), "")
-
-
-def _radar_axes(shown: ComparisonView) -> list[Column]:
-    """List the axes of a radar chart: scores that every arm has."""
-    return [axis for axis in shown.axes if len(arms_with(shown.arms, axis.name)) == len(shown.arms)]
 
 
 def _pareto(shown: ComparisonView, x: str, y: str) -> Figure:

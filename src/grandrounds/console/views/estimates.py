@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.run import load_record
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.deployed import deployed_table, read_deployed
 from grandrounds.report.differences import differences_table
 from grandrounds.report.estimates import disclosure_sentence, fact_rows, read_estimates, table_head, table_rows
@@ -113,7 +114,7 @@ def estimates(run_index: RunIndex, name: str) -> EstimatesView | None:
     return EstimatesView(
         intro=intro(record),
         head=list(table_head(record.original)),
-        rows=[list(row) for row in table_rows(record.original, summary.data)],
+        rows=[list(row) for row in table_rows(record.original, ColumnLabels.of_summary(summary))],
         facts=fact_rows(record, int(summary.sites["all"])),
         disclosure=disclosure_sentence(record.exchanges),
         notes=list(record.all_notes),

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.run import load_record
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.figure import Figure
@@ -72,7 +73,7 @@ def _view(run_index: RunIndex, name: str) -> ShapesView | None:
     return ShapesView(
         intro=shapes_intro(record),
         scale=record.scale,
-        columns=[_column(record, s, total, summary.data) for s in record.used],
+        columns=[_column(record, s, total, ColumnLabels.of_summary(summary)) for s in record.used],
         unused=[s.name for s in record.unused],
         facts=exchange_facts(record.exchanges),
         disclosure=disclosure_sentence(record.exchanges),
@@ -80,7 +81,7 @@ def _view(run_index: RunIndex, name: str) -> ShapesView | None:
     )
 
 
-def _column(record: ShapesRecord, shape: Shape, total: float, data: str | None) -> ShapeView:
+def _column(record: ShapesRecord, shape: Shape, total: float, labels: ColumnLabels) -> ShapeView:
     points = [
         ShapePoint(x=x, effect=effect, rows=max(0, round(rows)), text=describe_point(record, shape, k))
         for k, (x, effect, rows) in enumerate(zip(shape.values, shape.effect, shape.rows, strict=True))
@@ -91,7 +92,7 @@ def _column(record: ShapesRecord, shape: Shape, total: float, data: str | None) 
         points.append(ShapePoint(x=None, effect=shape.missing.effect, rows=rows, text=text))
     return ShapeView(
         column=shape.name,
-        label=column_title(shape, data),
+        label=column_title(shape, labels),
         kind="category" if shape.is_category else "number",
         share=shape.importance / total if total else 0.0,
         edf=shape.edf,
@@ -110,4 +111,4 @@ def figure(run_index: RunIndex, name: str, column: str) -> Figure:
         raise NotFound(f"run '{name}' has no shapes", code="unknown-figure")
     if record.find(column) is None:
         raise NotFound(f"the model of run '{name}' does not use column '{column[:80]}'", code="unknown-column")
-    return figures.shape(record, column, data=summary.data)
+    return figures.shape(record, column, columns=ColumnLabels.of_summary(summary))

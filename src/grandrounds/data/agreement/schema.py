@@ -438,6 +438,8 @@ class DataSchema:
         stated: dict[str, Any] = {} if self.event is None else {"event": self.event}
         if self.task != CLASSIFICATION:
             stated |= {"task": self.task, "duration": self.duration}
+        if units := {c.name: c.unit for c in self.columns if c.unit}:
+            stated["units"] = units
         return {**parts, **stated, "missing": list(self.missing), "kinds": self.kinds()}
 
     def ranges(self) -> dict[str, list[float]]:

@@ -26,7 +26,7 @@ def differences_forest(sites: Sequence[SiteDifferences]) -> Figure | None:
         return None
     shown = found[:MOST]
     names = labels(
-        [f"{site.site}: {feature_name(d, site.data)}, {effect_unit(d, site)}" for site, d in shown], width=64
+        [f"{site.site}: {feature_name(d, site.labels)}, {effect_unit(d, site)}" for site, d in shown], width=64
     )
     points: Trace = {
         "type": "scatter",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 from grandrounds.report.estimates import to_ratio
 from grandrounds.report.figure import Figure, Layout, Trace
 from grandrounds.report.shapes import (
@@ -33,14 +34,19 @@ _UNNAMED = 0.2
 
 
 def shape(
-    record: ShapesRecord, name: str, *, data: str | None = None, patient: float | str | None = None, has_patient: bool = False
+    record: ShapesRecord,
+    name: str,
+    *,
+    columns: ColumnLabels = NO_LABELS,
+    patient: float | str | None = None,
+    has_patient: bool = False,
 ) -> Figure:
     """Draw the effect of a column: a curve with its band for a number, bars for levels, missing values apart, patients beside.
 
     Args:
         record: The shapes of a run.
         name: The column.
-        data: The name of the data set, which knows the names of its columns.
+        columns: Names and units of the columns.
         patient: The value of one patient, who is marked; None for a missing value.
         has_patient: Mark a patient.
 
@@ -51,11 +57,11 @@ def shape(
     if found is None:
         raise BadInput(f"the model does not use column '{name[:80]}': it has no shape", code="nothing-to-draw")
     if found.is_category:
-        return _levels(record, found, data, patient, has_patient)
-    return _curve(record, found, data, patient, has_patient)
+        return _levels(record, found, column_title(found, columns), patient, has_patient)
+    return _curve(record, found, column_title(found, columns), patient, has_patient)
 
 
-def _curve(record: ShapesRecord, found: Shape, data: str | None, patient: float | str | None, has_patient: bool) -> Figure:
+def _curve(record: ShapesRecord, found: Shape, title: str, patient: float | str | None, has_patient: bool) -> Figure:
     x = [float(v) for v in found.values]
     base = found.effect[found.reference]
     traces: list[Trace] = []
@@ -92,7 +98,7 @@ def _curve(record: ShapesRecord, found: Shape, data: str | None, patient: float 
     if has_patient:
         traces.append(_patient_mark(found, patient))
     shown = layout(
-        safe(column_title(found, data)),
+        safe(title),
         note=_note(found, below=True),
         x=safe(found.unit) or "value",
         y=safe(record.scale),
@@ -237,7 +243,7 @@ def interpolate(found: Shape, value: float) -> float:
     return found.effect[-1]
 
 
-def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float | str | None, has_patient: bool) -> Figure:
+def _levels(record: ShapesRecord, found: Shape, title: str, patient: float | str | None, has_patient: bool) -> Figure:
     """Draw the effects of levels as bars, with their patients at the right."""
     names = [str(v) for v in found.values]
     texts = labels(names, width=30)
@@ -309,7 +315,7 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
                 }
             )
     shown = layout(
-        safe(column_title(found, data)),
+        safe(title),
         note=_note(found, below=False),
         x=safe(record.scale),
         height=150 + _LEVEL * max(4, len(texts)),

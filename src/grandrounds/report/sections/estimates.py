@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from grandrounds.core.records import RunSummary
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, table, td, text_cell
 from grandrounds.report.estimates import (
@@ -31,7 +32,7 @@ def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
     return [
         "<h2>Estimates</h2>",
         f"<p>{escape(intro(record))}</p>",
-        estimates_table(record, summary.data),
+        estimates_table(record, ColumnLabels.of_summary(summary)),
         *_notes(record),
         charts.place(figures.coefficients(record.fitted, record.original), wide=True) if has_figure(record) else "",
         "<h3>The fit</h3>",
@@ -90,11 +91,11 @@ def intro(record: EstimatesRecord) -> str:
     )
 
 
-def estimates_table(record: EstimatesRecord, data: str | None) -> str:
+def estimates_table(record: EstimatesRecord, labels: ColumnLabels) -> str:
     """Tabulate the coefficients in original units."""
     head = [escape(h) for h in table_head(record.original)]
     head[-1] = f"<th class='text'>{head[-1]}</th>"
-    rows = [[*(td(escape(cell)) for cell in row[:-1]), text_cell(row[-1])] for row in table_rows(record.original, data)]
+    rows = [[*(td(escape(cell)) for cell in row[:-1]), text_cell(row[-1])] for row in table_rows(record.original, labels)]
     return table(head, rows)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from grandrounds.core.records import RunSummary
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, table, td, text_cell
 from grandrounds.report.estimates import disclosure_sentence
@@ -31,29 +32,29 @@ def shapes_section(summary: RunSummary, charts: Charts) -> list[str]:
         "<h2>Shapes of the additive model behind the card</h2>" if record.is_behind_card else "<h2>Shapes</h2>",
         f"<p>{escape(shapes_intro(record))}</p>",
         *[f"<p>{escape(note)}</p>" for note in record.notes],
-        *_shapes(record, first, charts, summary.data),
-        *_folded(record, rest, charts, summary.data),
+        *_shapes(record, first, charts, ColumnLabels.of_summary(summary)),
+        *_folded(record, rest, charts, ColumnLabels.of_summary(summary)),
         *_unused(record),
         *_fit(record, has_cost=not summary.get("trees") and not record.is_behind_card),
     ]
 
 
-def _shapes(record: ShapesRecord, shapes: Sequence[Shape], charts: Charts, data: str | None) -> list[str]:
+def _shapes(record: ShapesRecord, shapes: Sequence[Shape], charts: Charts, labels: ColumnLabels) -> list[str]:
     """Write each shape: its figure with a sentence below; the sentences alone where nothing can be drawn."""
     sentences = [describe_shape(record, shape) for shape in shapes]
-    drawn = charts.place(*(figures.shape(record, s.name, data=data) for s in shapes), captions=sentences)
+    drawn = charts.place(*(figures.shape(record, s.name, columns=labels) for s in shapes), captions=sentences)
     if drawn or not shapes:
         return [drawn]
-    items = (f"<li>{escape(column_title(s, data))}: {escape(line)}</li>" for s, line in zip(shapes, sentences, strict=True))
+    items = (f"<li>{escape(column_title(s, labels))}: {escape(line)}</li>" for s, line in zip(shapes, sentences, strict=True))
     return [f"<ul>{''.join(items)}</ul>"]
 
 
-def _folded(record: ShapesRecord, shapes: Sequence[Shape], charts: Charts, data: str | None) -> list[str]:
+def _folded(record: ShapesRecord, shapes: Sequence[Shape], charts: Charts, labels: ColumnLabels) -> list[str]:
     """Write the less important shapes behind a fold."""
     if not shapes:
         return []
     count = f"{len(shapes)} less important {'shape' if len(shapes) == 1 else 'shapes'}"
-    return [f"<details><summary>{count}</summary>", *_shapes(record, shapes, charts, data), "</details>"]
+    return [f"<details><summary>{count}</summary>", *_shapes(record, shapes, charts, labels), "</details>"]
 
 
 def _unused(record: ShapesRecord) -> list[str]:
