@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from grandrounds.report.deployed import Deployed, DeployedSite
 from grandrounds.report.figure import MIME, Figure
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
+from grandrounds.report.style import COLOURS, MORE_COLOURS, ON_DARK
 from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
@@ -217,3 +219,24 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with refused("missing-package"):
         GALLERY["weights"].write_png(tmp_path / "x.png")
+
+
+def luminance(colour: str) -> float:
+    channels = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("paper", ["#14181d", "#161b22"], ids=["report", "console"])
+def test_every_series_stands_out_from_dark_paper(paper):
+    """WCAG 1.4.11 asks for 3:1."""
+    for colour in (*COLOURS, *MORE_COLOURS, "#c3c9cf"):
+        shown = luminance(ON_DARK.get(colour, colour))
+        assert (shown + 0.05) / (luminance(paper) + 0.05) >= 3, colour
+
+
+def test_console_and_report_use_the_same_colours_on_dark_paper():
+    console = (files("grandrounds.console") / "static" / "figures.js").read_text()
+    report = (files("grandrounds.report") / "document.py").read_text()
+    for before, after in ON_DARK.items():
+        assert f'["{before}", "{after}"]' in console and f'["{before}", "{after}"]' in report

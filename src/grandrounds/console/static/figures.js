@@ -2,7 +2,8 @@
 // Plotly's sliders have no keyboard support, so the page adds a slider of its own.
 "use strict";
 (() => {
-  const INK = "#1b1f24", QUIET = "#57606a"; // as report/style.py has them
+  const INK = "#1b1f24", QUIET = "#57606a"; // and ON_DARK: as report/style.py has them
+  const ON_DARK = [["#003377", "#7da7f5"], ["#994422", "#e08a5e"], ["#663333", "#d68f8f"], ["#554466", "#b7a3d9"], ["#c3c9cf", "#6b747e"]];
   const PAPER = {width: 680, height: 300}; // pixels: the width of a printed page, and three figures on it
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const config = {displayModeBar: false, displaylogo: false, responsive: true};
@@ -44,7 +45,8 @@
   // A figure in the page's colours: every pair of axes, polar grounds, lines in ink, small print. Before it is drawn, and once.
   const tinted = told => {
     const [paper, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
-    const by = new Map([[INK, ink], [QUIET, quiet], ["#000000", ink], ["#ffffff", paper]]);
+    const dark = document.documentElement.dataset.theme === "dark" ? ON_DARK : [];
+    const by = new Map([[INK, ink], [QUIET, quiet], ["#000000", ink], ["#ffffff", paper], ...dark]);
     const layout = dyed(structuredClone(told.layout), by);
     // text in a heat map lies on coloured cells: Plotly chooses its colour
     const data = structuredClone(told.data).map(trace => trace.type === "heatmap" ? dimmed(trace, paper, faint) : dyed(trace, by));
