@@ -117,7 +117,8 @@ const tinted = ({data, layout}) => { // ink, grid and background of the page; pa
   if (document.documentElement.dataset.dark === undefined || !dark.matches) return [data, layout];
   const [back, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
   const inks = [["#1b1f24", ink], ["#57606a", quiet], ["#000000", ink]];
-  const series = [["#003377", "#7da7f5"], ["#994422", "#e08a5e"], ["#663333", "#d68f8f"], ["#554466", "#b7a3d9"], ["#c3c9cf", "#6b747e"]];
+  const series = [["#003377", "#7da7f5"], ["#994422", "#e08a5e"], ["#663333", "#d68f8f"],
+    ["#554466", "#b7a3d9"], ["#c3c9cf", "#6b747e"]];
   const by = new Map([...inks, ...series, ["#ffffff", back], ["#e5e8eb", faint], ["#b6bec6", line]]);
   return [data.map(trace => trace.type === "heatmap" ? trace : dyed(trace, by)), dyed(layout, by)];
 };
