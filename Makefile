@@ -63,7 +63,7 @@ test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package
 test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.provider $(VENV)/.gateway $(VENV)/.encoder ## what takes minutes: full sizes, hospitals that fail, quick studies, all examples
 	@XDG_CACHE_HOME=$(abspath $(VENV))/cache sh tests/in_memory.sh $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile full
 
-# One consortium at a time; FAULTS_KILLS, FAULTS_REAL_KILLS and FAULTS_SEED choose kills and their instants. libfaketime sets clocks.
+# One consortium at a time; FAULTS_KILLS, FAULTS_REAL_KILLS and FAULTS_SEED choose kills and their instants. A small C library sets clocks.
 .PHONY: test-faults
 FAULTS := $(patsubst %,tests/deploy/test_%.py,faults_kills faults_processes faults_consortium faults_clock upgrade_first)
 test-faults: $(VENV)/.dev $(VENV)/.gateway ## an hour: server, sites, gateway, network, disks and clocks that fail; no charge twice or forgotten
