@@ -93,12 +93,12 @@ class HospitalsView(BaseModel):
 
 
 class FigureRow(BaseModel):
-    """A line of the comparison of one hospital with all test patients."""
+    """A line of the comparison of one hospital with all test patients. `unit`: "%" or "points" of shares from 0 to 1, or ""."""
 
     label: str
     hospital: EstimateView | None
     overall: EstimateView | None
-    percent: bool = False
+    unit: str = ""
 
 
 class HospitalPage(BaseModel):
@@ -215,12 +215,12 @@ def hospital(run_index: RunIndex, run: str, site: str) -> HospitalPage:
 
 def _rows(own: Hospital, overall: Hospital, label: str) -> list[FigureRow]:
     """Put the figures of a hospital beside those of all test patients; lines that neither has are left out."""
-    lines: list[tuple[str, Estimate | None, Estimate | None, bool]] = [
-        (label, own.score, overall.score, False),
-        ("net benefit over no model", own.benefit_gain, overall.benefit_gain, False),
-        ("gain over the majority class", own.gain, overall.gain, True),
-        ("observed / expected events", own.calibration, overall.calibration, False),
-        ("calibration slope", _point(own.slope), _point(overall.slope), False),
+    lines: list[tuple[str, Estimate | None, Estimate | None, str]] = [
+        (label, own.score, overall.score, ""),
+        ("net benefit over no model", own.benefit_gain, overall.benefit_gain, ""),
+        ("gain over the majority class", own.gain, overall.gain, "points"),
+        ("observed / expected events", own.calibration, overall.calibration, ""),
+        ("calibration slope", _point(own.slope), _point(overall.slope), ""),
     ]
     for name, text in (
         ("sensitivity", "sensitivity"),
@@ -229,12 +229,12 @@ def _rows(own: Hospital, overall: Hospital, label: str) -> list[FigureRow]:
         ("accuracy", "accuracy of decisions"),
     ):
         pair = [None if h.decisions is None else getattr(h.decisions, name) for h in (own, overall)]
-        lines.append((text, pair[0], pair[1], True))
+        lines.append((text, pair[0], pair[1], "%"))
     alerts = [None if h.decisions is None else h.decisions.alerts_per_100 for h in (own, overall)]
-    lines.append(("alerts per 100 patients", alerts[0], alerts[1], False))
+    lines.append(("alerts per 100 patients", alerts[0], alerts[1], ""))
     return [
-        FigureRow(label=text, hospital=_estimate(a), overall=_estimate(b), percent=percent)
-        for text, a, b, percent in lines
+        FigureRow(label=text, hospital=_estimate(a), overall=_estimate(b), unit=unit)
+        for text, a, b, unit in lines
         if a is not None or b is not None
     ]
 
@@ -255,7 +255,7 @@ def _facts(summary: Mapping[str, Any], own: Hospital) -> list[tuple[str, str]]:
     if choice:
         out.append(
             (
-                "model in use here",
+                "model that it deploys",
                 "the common model" if choice == "common" else f"the common model with its own {choice}",
             )
         )
