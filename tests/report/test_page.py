@@ -152,7 +152,7 @@ def test_every_section_is_there(evil_page):
         assert heading in page.headings
     for title in (
         "Test scores by round",
-        "Accuracy at each site",
+        "Log loss at each site",
         "Aggregation weights",
         "Reliability",
         "Decision curve",

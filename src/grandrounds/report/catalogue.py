@@ -113,7 +113,7 @@ def _site_metric(metric: str) -> Entry:
         return last is not None and any(v is not None for v in last.sites.get(metric, {}).values())
 
     def draw(run: RunRecord) -> Figure | None:
-        return figures.site_curves(run.rounds, metric) if has(run) else None
+        return figures.site_curves(run.rounds, metric, run.summary) if has(run) else None
 
     return Entry(TRAINING, draw, available=has)
 

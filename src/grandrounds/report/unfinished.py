@@ -55,7 +55,7 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
     if not rounds:
         return ["<p>No round is finished.</p>"]
     out = ["<h2>Rounds so far</h2>", "<p class='quiet'>Scores of a run that is not finished are not its result.</p>"]
-    if any((r.sites or {}).get("accuracy") for r in rounds):
+    if any(r.test is not None and (r.sites or {}).get("accuracy") for r in rounds):
         out.append(charts.place(figures.site_curves(rounds), wide=True))
     if any(r.decision.weights for r in rounds):
         out.append(charts.place(figures.weights(rounds), wide=True))

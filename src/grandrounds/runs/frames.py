@@ -180,8 +180,9 @@ def draw_plot(run: Run, name: str) -> Figure:
         if not values:
             raise BadInput(f"{run.folder} has no {name}: it needs test rows of two classes", code="no-evaluated-round")
         return figures.reliability(values) if name == "reliability" else figures.decision_curve(values)
+    if name == "sites":
+        return figures.site_curves(run.rounds, summary=run.summary if run.finished else None)
     draw = {
-        "sites": figures.site_curves,
         "weights": figures.weights,
         "attendance": figures.presence_over_rounds,
         "cost": figures.bytes_over_rounds,

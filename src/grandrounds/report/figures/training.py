@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord, RunSummary
-from grandrounds.metrics import HIGHER_IS_BETTER
-from grandrounds.metrics.fairness import MIN_ROWS
+from grandrounds.metrics import HEADLINE, HIGHER_IS_BETTER
+from grandrounds.metrics.fairness import MIN_ROWS, can_rank
 from grandrounds.metrics.local_models import local_means
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.figures.weighting import bars, spread_positions
+from grandrounds.report.outcome import task_of_run
 from grandrounds.report.style import (
     COLOURS,
     FAINT,
@@ -29,7 +30,10 @@ from grandrounds.report.style import (
 _MAX_POINTS = 500
 """Rounds that a curve shows: a screen has no room for more."""
 _COLOURED_SITES = 3
-"""Number of sites, the worst ones, that are drawn in colour and listed in the legend."""
+"""Number of sites, the first in order, that are drawn in colour and listed in the legend."""
+_RANKING = (*HEADLINE.values(), "log_loss")
+"""Metrics that order sites: the first that the records have. Accuracy never does: it depends on the threshold and on how
+common the outcome is at a site."""
 
 
 def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> Figure:
@@ -44,12 +48,12 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
     """
     evaluated = _drawn_rounds(rounds)
     x = [r.round for r in evaluated]
-    worst = [_lowest_accuracy(r.sites) for r in evaluated]
+    lowest = [_lowest_auroc(r.sites, summary) for r in evaluated]
     test, val = [r.test or {} for r in evaluated], [r.val or {} for r in evaluated]
     scores = [
         _line(x, [t["accuracy"] for t in test], "accuracy", COLOURS[0], width=3),
         _line(x, [t["auroc"] for t in test], "AUROC", COLOURS[1], width=3),
-        _line(x, worst, "lowest accuracy of a site", COLOURS[2]),
+        *([_line(x, lowest, "lowest AUROC of a site", COLOURS[2])] if any(v is not None for v in lowest) else []),
         _line(x, [t["majority"] for t in test], "accuracy of the majority class", QUIET, dash="dot"),
     ]
     right = [
@@ -83,7 +87,9 @@ def outcome_curves(rounds: Sequence[RoundRecord], metric: str) -> Figure:
         _line(x, [(r.val or {}).get(metric) for r in evaluated], "validation rows", COLOURS[4], dash="dash"),
     ]
     name = words(metric)
-    return Figure(lines, layout(f"{name[:1].upper()}{name[1:]} by round", x="round", y=f"{name}, all sites", height=360))
+    return Figure(
+        lines, layout(f"{name[:1].upper()}{name[1:]} by round", x="round", y=f"{name}, all sites", height=360)
+    )
 
 
 def final_score_note(summary: RunSummary | None) -> str:
@@ -100,45 +106,55 @@ def final_score_note(summary: RunSummary | None) -> str:
     return f"each round's model {', '.join(why)}: the final scores differ" if why else ""
 
 
-def _lowest_accuracy(sites: Mapping[str, Mapping[str, float | None]]) -> float | None:
-    """Return the lowest accuracy of a site with enough test rows; of any site where rows were not recorded."""
-    rows = sites.get("count")
-    accuracies = {s: v for s, v in sites["accuracy"].items() if v is not None}
-    if rows is not None:
-        accuracies = {s: v for s, v in accuracies.items() if (rows.get(s) or 0) >= MIN_ROWS} or accuracies
-    return min(accuracies.values(), default=None)
+def _lowest_auroc(recorded: Mapping[str, Mapping[str, float | None]], summary: RunSummary | None) -> float | None:
+    """Return the lowest AUROC of a site with the rows to be ranked; None where no site has one."""
+    values = recorded.get("auroc", {})
+    return min((v for s, v in values.items() if v is not None and _can_rank(s, recorded, summary)), default=None)
 
 
-def site_curves(rounds: Sequence[RoundRecord], metric: str = "accuracy") -> Figure:
-    """Draw a metric at every site over the rounds, the consortium's in bold and the worst three sites in colour.
+def _can_rank(site: str, recorded: Mapping[str, Mapping[str, float | None]], summary: RunSummary | None) -> bool:
+    """Tell whether a site has the rows to be ranked: as the tables do in a finished run, else by its test rows."""
+    if summary is not None and site in summary.per_site:
+        return can_rank(summary.per_site[site], task_of_run(summary))
+    rows = recorded.get("count")
+    return rows is None or (rows.get(site) or 0) >= MIN_ROWS
 
-    With many sites it shows the thirty that ended worst.
+
+def site_curves(rounds: Sequence[RoundRecord], metric: str | None = None, summary: RunSummary | None = None) -> Figure:
+    """Draw a metric at every site over the rounds, the consortium's in bold and three sites in colour.
+
+    In colour are the sites that ended with the lowest AUROC, or the highest log loss where the records have no AUROC. With
+    many sites the figure shows thirty, in this order; sites with few test rows come last.
 
     Args:
         rounds: The record of each round.
-        metric: The metric.
+        metric: The metric; by default the one that orders the sites.
+        summary: The summary of a finished run; a note tells why its final scores differ from the ends of the curves.
 
     Raises:
         BadInput: No round was evaluated, or the metric is not recorded for each site.
     """
     evaluated = _drawn_rounds(rounds)
     recorded = evaluated[-1].sites
+    ranked = ranking_metric(rounds)
+    metric = metric or ranked or "accuracy"
+    ranked = ranked if metric == "accuracy" else metric
     if metric not in recorded:
         raise BadInput(
             f"no metric '{metric}' is recorded by site; recorded metrics: {', '.join(recorded)}", code="unknown-metric"
         )
     x = [r.round for r in evaluated]
-    down = HIGHER_IS_BETTER.get(metric) is False
-    last = {s: v for s, v in recorded[metric].items() if v is not None}
-    order = sorted(last, key=lambda s: (-last[s] if down else last[s], s))
-    lines, note = _site_lines(x, [r.sites[metric] for r in evaluated], order, site_colours(rounds))
+    order = _order_sites(recorded, metric, ranked, summary)
+    by_round = [r.sites[metric] for r in evaluated]
+    lines, selection = _site_lines(x, by_round, order, site_colours(rounds), _end_words(ranked))
     overall = [(r.test or {}).get(metric) for r in evaluated]
     lines.append({**_line(x, overall, "all sites together", INK, width=4), "legendrank": 1000})
+    why = final_score_note(summary) if metric == "accuracy" else ""
     return Figure(
         lines,
         layout(
             f"{words(metric)[:1].upper()}{words(metric)[1:]} at each site",
-            note=note,
+            note=f"{why}<br>{selection}" if why else selection,
             x="round",
             y=f"{words(metric)}, test rows",
             height=380,
@@ -146,10 +162,45 @@ def site_curves(rounds: Sequence[RoundRecord], metric: str = "accuracy") -> Figu
     )
 
 
+def ranking_metric(rounds: Sequence[RoundRecord]) -> str | None:
+    """Return the metric that orders sites: AUROC or another headline metric where a site has one, else log loss.
+
+    Returns:
+        The metric; None where the last evaluated round has neither.
+
+    Raises:
+        BadInput: No round was evaluated.
+    """
+    recorded = _evaluated_rounds(rounds)[-1].sites
+    return next((m for m in _RANKING if any(v is not None for v in recorded.get(m, {}).values())), None)
+
+
+def _order_sites(
+    recorded: Mapping[str, Mapping[str, float | None]], metric: str, ranked: str | None, summary: RunSummary | None
+) -> list[str]:
+    """Order the sites that have a metric: those with the rows to be ranked first, worst by `ranked` first."""
+    values = recorded.get(ranked or "", {})
+    sign = -1.0 if HIGHER_IS_BETTER.get(ranked or "") is False else 1.0
+
+    def rank(site: str) -> tuple[bool, bool, float, str]:
+        value = values.get(site)
+        return not _can_rank(site, recorded, summary), value is None, 0.0 if value is None else sign * value, site
+
+    return sorted((s for s, v in recorded[metric].items() if v is not None), key=rank)
+
+
+def _end_words(metric: str | None) -> str:
+    """Name the worse end of a metric: "with the lowest AUROC", "with the highest log loss"; "by name" without a metric."""
+    if metric is None:
+        return "first by name"
+    return f"with the {'highest' if HIGHER_IS_BETTER.get(metric) is False else 'lowest'} {words(metric)}"
+
+
 def local_curves(rounds: Sequence[RoundRecord]) -> Figure:
     """Draw the accuracy of each site's own model on its own training rows, and of the common model on all test rows.
 
-    FL-XAI's Figs. 4.3 to 4.24, which print the first for the second. With many sites it shows the thirty that ended worst.
+    FL-XAI's Figs. 4.3 to 4.24, which print the first for the second. With many sites it shows the thirty whose local model has
+    the highest log loss.
 
     Raises:
         BadInput: No round has scores of local models.
@@ -160,7 +211,10 @@ def local_curves(rounds: Sequence[RoundRecord]) -> Figure:
     last = {
         s: v for values in by_round for s, v in values.items() if v is not None
     }  # the newest value of a site that was absent
-    lines, note = _site_lines(x, by_round, sorted(last, key=lambda s: (last[s], s)), site_colours(rounds))
+    losses = {s: v for r in scored for s, v in r.local.get("train_loss", {}).items() if v is not None}
+    order = sorted(last, key=lambda s: (-losses.get(s, 0.0), s))
+    end = "with the highest log loss there" if losses else "first by name"
+    lines, note = _site_lines(x, by_round, order, site_colours(rounds), end)
     common = [(r.test or {})["accuracy"] for r in scored]
     lines.append({**_line(x, common, "common model, test rows of all sites", INK, width=4), "legendrank": 1000})
     shape = layout("Each site's own model on its own training rows", note=note, x="round", y="accuracy", height=380)
@@ -212,6 +266,7 @@ def _site_lines(
     by_round: Sequence[Mapping[str, float | None]],
     order: Sequence[str],
     colours: Mapping[str, str],
+    end: str,
 ) -> tuple[list[Trace], str]:
     """Draw a line per site, the first of `order` in colour and in the legend; return a note about the selection too."""
     shown = order[:MAX_SITES]
@@ -223,8 +278,9 @@ def _site_lines(
         line = _line(x, y, safe(site), colours.get(site, QUIET) if named else "#c3c9cf", width=2 if named else 1)
         line["line"]["dash"] = dashes.get(site, "solid")
         lines.append({**line, "showlegend": named, "legendrank": 1001 + rank})
-    some = f"the {len(shown)} of {len(order)} sites that ended worst; " if len(shown) < len(order) else ""
-    return lines, f"{some}the worst {min(_COLOURED_SITES, len(shown))} in colour; names on hover"
+    some = f"{len(shown)} of {len(order)} sites {end}; " if len(shown) < len(order) else ""
+    coloured = f"the {min(_COLOURED_SITES, len(shown))} {end if not some else 'first of them'} in colour"
+    return lines, f"{some}{coloured}; names on hover"
 
 
 def _drawn_rounds(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:
@@ -319,7 +375,7 @@ def bytes_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     ]
     total = sum(r.decision.cost[key] for r in rounds for key in ("bytes_down", "bytes_up")) / 1e6
     note = f"{total:,.2f} MB in rounds, without setup and the final evaluation"
-    return Figure(drawn, layout("Bytes", note=note, x="round", y="MB a round", height=340, barmode="stack"))
+    return Figure(drawn, layout("Bytes", note=note, x="round", y="MB per round", height=340, barmode="stack"))
 
 
 def seconds_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
@@ -328,7 +384,7 @@ def seconds_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     took = [r.decision.cost["seconds"] for r in shown]
     total = sum(r.decision.cost["seconds"] for r in rounds)
     drawn = [bars([r.round for r in shown], took, "seconds", COLOURS[2], number_format=".4g")]
-    return Figure(drawn, layout("Time", note=f"{total:,.2f} s in rounds", x="round", y="seconds a round", height=340))
+    return Figure(drawn, layout("Time", note=f"{total:,.2f} s in rounds", x="round", y="seconds per round", height=340))
 
 
 def _attendance(decision: Decision, site: str) -> int:

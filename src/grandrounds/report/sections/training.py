@@ -32,7 +32,7 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) 
     if any(r.test is not None for r in rounds):
         if is_classification(summary):
             out += [charts.place(figures.curves(rounds, summary), wide=True)]
-            paired = [figures.site_curves(rounds)]
+            paired = [figures.site_curves(rounds, summary=summary)]
         else:
             metric = HEADLINE[task_of_run(summary)]
             out += [charts.place(figures.outcome_curves(rounds, metric), wide=True)]
