@@ -109,6 +109,54 @@ def test_an_error_of_the_run_keeps_its_sentence_and_code(tmp_path):
     assert gr.resume(tmp_path / "r").finished and read_ending(tmp_path / "r") is None
 
 
+def test_too_few_sites_lead_to_a_command_that_gets_past_the_round(tmp_path):
+    """Sites of a simulation drop out in the same rounds again, so that resuming without a change fails again."""
+    wanted = {**SHORT, "engine": {"faults": {"drop": 0.5}, "min_sites": 7}}
+    with pytest.raises(RunFailed, match="only 6 of 10 sites answered"):
+        gr.run(gr.Experiment.parse(wanted), out=tmp_path / "few")
+    ending = read_ending(tmp_path / "few")
+    assert ending is not None and ending.fix == "Change it with --set engine.min_sites=N."
+    assert ending.settings == ("engine.min_sites=6",)
+    command = f"rounds resume {tmp_path / 'few'} --set engine.min_sites=6"
+    assert run_overview(Run(tmp_path / "few")).next_command == command
+    shown = rounds("show", tmp_path / "few").stdout
+    assert ending.fix in shown and f"continue: {command}" in shown
+    assert json.loads(rounds("show", tmp_path / "few", "--json").stdout)["end"]["settings"] == ["engine.min_sites=6"]
+    rounds("report", tmp_path / "few")
+    page = (tmp_path / "few" / "report.html").read_text()
+    assert ending.fix in page and command in page
+    rounds(*command.split()[1:])
+    again = read_ending(tmp_path / "few")
+    assert again is not None and again.round >= 1  # the next round has fewer sites still
+
+
+@pytest.mark.parametrize(
+    ("sentence", "code", "at_hospitals", "fix"),
+    [
+        ("lower train.lr", "x", False, "A resumed run keeps it: change it with --set train.lr=X in a new run (rounds run ...)."),
+        ("lower engine.faults.drop", "x", False, "Change it with --set engine.faults.drop=X."),
+        (
+            *("lower engine.faults.drop", "x", True),
+            "A resumed run keeps it: change it with --set engine.faults.drop=X in a new run (rounds server submit ...).",
+        ),
+        ("only 0 of 4 sites answered, engine.min_sites is 1", "too-few-sites", False, "Resume it when more sites can answer."),
+        ("only 2 of 4 sites answered, engine.min_sites is 3", "too-few-sites", True, "Resume it when more sites can answer."),
+        ("no such file", "x", False, ""),
+        ("data.label is changed", "code-not-run", False, ""),
+    ],
+)  # fmt: skip
+def test_a_fix_names_only_settings_that_can_still_change(sentence, code, at_hospitals, fix):
+    ending = describe_error(RunFailed(sentence, code=code), rounds=0, at_hospitals=at_hospitals)
+    assert (ending.fix, ending.settings) == (fix, ())
+
+
+@pytest.mark.parametrize("setting", ["engine.min_sites=6; rm -rf x", "$(x)=1", 3, "engine.x=\u202e"])
+def test_a_record_with_a_command_of_somebody_else_is_not_read(tmp_path, setting):
+    record = Ending(FAILED, "x", "y").to_dict() | {"settings": [setting]}
+    (tmp_path / "failure.json").write_text(json.dumps(record))
+    assert read_ending(tmp_path) is None
+
+
 def test_an_unexpected_error_is_recorded_by_type_and_place_without_values(tmp_path):
     def fail(event):
         if event["event"] == "round":

@@ -127,17 +127,16 @@ def _show_warning(
 _python_shows = warnings.showwarning
 
 
-_CHANGED_FILES = ("code-not-run", "damaged-file")
-"""Codes of errors about files that somebody changed: another setting mends none of them."""
-
 _OTHER_SETTINGS = ("site", "provision")
 """Commands whose errors name settings of other files, policy.toml and consortium.toml, which `--set` does not change."""
 
 
-def _hint(sentence: str, arguments: list[str]) -> str:
+def _hint(error: GrandRoundsError, arguments: list[str]) -> str:
     """Return the line that tells how to change the settings which an error names; "" where there is none."""
-    from grandrounds.cli.hints import hint
+    from grandrounds.experiment.hints import CHANGED_FILES, hint
 
+    if error.code in CHANGED_FILES:
+        return ""
     command: click.Command = _command()
     words = list(arguments)
     while words and words[0] in sub_commands(command):
@@ -145,7 +144,7 @@ def _hint(sentence: str, arguments: list[str]) -> str:
     options = frozenset(option for parameter in command.params for option in parameter.opts)
     if "--set" not in options and arguments[:1] and arguments[0] in _OTHER_SETTINGS:
         return ""
-    return hint(sentence, options)
+    return hint(str(error), options)
 
 
 def main() -> None:
@@ -155,7 +154,7 @@ def main() -> None:
         _command()()
     except GrandRoundsError as e:
         echo_error(str(e), e.code)
-        if line := "" if e.code in _CHANGED_FILES else _hint(str(e), sys.argv[1:]):
+        if line := _hint(e, sys.argv[1:]):
             echo(line, err=True)
         sys.exit(e.exit_code)
     except MemoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,8 @@ INTERRUPTED = "interrupted"
 ENDINGS = (FAILED, STOPPED, INTERRUPTED)
 _LONGEST = 4000
 """Characters of a text that are read."""
+_SETTING = re.compile(r"[a-z][a-z_.]{0,80}=[\w.+-]{1,40}", re.ASCII)
+"""A setting of the command that continues a run: the record may come from somebody else, and people copy the command."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Ending:
         round: Rounds that were finished.
         time: When it ended, UTC, in ISO 8601; "" where it is not known.
         version: The version of grandrounds that ended.
+        settings: Settings of the command that continues the run, such as "engine.min_sites=6".
     """
 
     state: str
@@ -43,6 +47,7 @@ class Ending:
     round: int = 0
     time: str = ""
     version: str = ""
+    settings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Write the record as a JSON object."""
@@ -61,10 +66,13 @@ class Ending:
             if not isinstance(text, str):
                 raise ValueError(name)
             texts[name] = visible(text[:_LONGEST]).replace("\n", " ")
+        settings = values.get("settings", [])
+        if not isinstance(settings, list) or not all(isinstance(s, str) and _SETTING.fullmatch(s) for s in settings):
+            raise ValueError("settings")
         done = values.get("round", 0)
         if texts["state"] not in ENDINGS or type(done) is not int or done < 0:
             raise ValueError("state or round")
-        return cls(round=done, **texts)
+        return cls(round=done, settings=tuple(settings), **texts)
 
 
 def interrupted(rounds: int = 0) -> Ending:

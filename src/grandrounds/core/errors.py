@@ -34,9 +34,18 @@ class BadInput(GrandRoundsError):
 
 
 class RunFailed(GrandRoundsError):
-    """The run could not continue (too few sites, disk full); finished rounds are on disk."""
+    """The run could not continue (too few sites, disk full); finished rounds are on disk.
+
+    Attributes:
+        settings: Settings with which a resumed run gets past the error, such as "engine.min_sites=6"; empty where none helps.
+    """
 
     exit_code = 1
+
+    def __init__(self, sentence: str = "", *, code: str = "", settings: tuple[str, ...] = ()) -> None:
+        """Create the error; see `GrandRoundsError` for `sentence` and `code`."""
+        super().__init__(sentence, code=code)
+        self.settings = settings
 
 
 _LONGEST = 100  # characters of a word that are compared: the time that takes grows with their square

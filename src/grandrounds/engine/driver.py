@@ -237,6 +237,7 @@ class Engine(ABC):
                 f"round {self._round}: only {len(answers)} of {len(ask.to or ())} sites answered, "
                 f"engine.min_sites is {need}; missing: {who}",
                 code="too-few-sites",
+                settings=(f"engine.min_sites={len(answers)}",) if len(answers) else (),
             )
 
     def _answers(self, ask: Ask, sites: tuple[str, ...]) -> Answers:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grandrounds.core.arrays import read_json, write_atomic
 from grandrounds.core.ending import FAILED, STOPPED, Ending, interrupted
-from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.overview import FINISHED, RUNNING
 from grandrounds.runs.environment import own_version
@@ -23,6 +23,9 @@ from grandrounds.runs.folder import FAILURE
 _LARGEST = 64 * 1024
 _QUOTES_CELLS = "grandrounds.data"
 """The package whose errors can quote cells of a table."""
+CHANGEABLE = ("method.rounds", "engine.", "evaluation.")
+"""Beginnings of the settings that a resumed run may change."""
+TOO_FEW_SITES, MIN_SITES = "too-few-sites", "engine.min_sites"
 _STOP_CODES = ("run-stopped",)
 """Codes of errors that a person's request to stop raises."""
 
@@ -85,12 +88,13 @@ def read_state(folder: Path) -> tuple[str, Ending | None]:
     return ending.state, ending
 
 
-def describe_error(error: BaseException, *, rounds: int) -> Ending:
+def describe_error(error: BaseException, *, rounds: int, at_hospitals: bool = False) -> Ending:
     """Describe the error that ended a run, without values from data.
 
     Args:
         error: The error.
         rounds: Rounds that were finished.
+        at_hospitals: The run is of real hospitals: its server resumes it, with the settings that it has.
 
     Returns:
         The end; STOPPED where a person stopped the run.
@@ -108,12 +112,35 @@ def describe_error(error: BaseException, *, rounds: int) -> Ending:
             sentence = f"The data could not be read (error {error.code or 'without a code'})."
             fix = "The sentence was printed where the run was started: it can quote cells, so it is not stored. Then resume it."
             return Ending(FAILED, error.code, sentence, fix, rounds)
-        text = str(error)
         state = STOPPED if error.code in _STOP_CODES else FAILED
-        return Ending(state, error.code, f"{text[:1].upper()}{text[1:].rstrip('.')}.", "", rounds)
+        settings = error.settings if isinstance(error, RunFailed) and not at_hospitals else ()
+        fix = _suggest_fix(error, settings, at_hospitals=at_hospitals)
+        return Ending(state, error.code, _sentence(str(error)), fix, rounds, settings=settings)
     sentence = f"The program ended by {type(error).__name__} in {_place(error)}."
     fix = "Resume it; if it fails again, report the type and the place of the error."
     return Ending(FAILED, "unexpected-error", sentence, fix, rounds)
+
+
+def _suggest_fix(error: GrandRoundsError, settings: tuple[str, ...], *, at_hospitals: bool) -> str:
+    """Suggest how to change the settings that an error names, as the command line does; "" where it names none."""
+    from grandrounds.experiment.hints import CHANGED_FILES, hint, named_settings
+
+    text = str(error)
+    line = "" if error.code in CHANGED_FILES else hint(text)
+    if not line:
+        return ""
+    too_few, names = error.code == TOO_FEW_SITES, named_settings(text)
+    if too_few and not settings and MIN_SITES in names:
+        return "Resume it when more sites can answer."
+    changeable = [name for name in names if name.startswith(CHANGEABLE)]
+    if changeable and not at_hospitals:
+        return _sentence(hint(" ".join(changeable)))
+    start = "rounds server submit" if at_hospitals else "rounds run"
+    return f"A resumed run keeps {'it' if len(names) == 1 else 'them'}: {line} in a new run ({start} ...)."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def finished_rounds(checkpoint: Checkpoint) -> int:

@@ -20,6 +20,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods.personal.parts import HEAD
 from grandrounds.report.explanations import Explanations
 from grandrounds.runs.context import Progress
+from grandrounds.runs.ending import CHANGEABLE
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
@@ -517,7 +518,7 @@ def resume(
         from grandrounds.experiment.experiment import Experiment
 
         for setting in settings:
-            if not setting.startswith(("method.rounds", "engine.", "evaluation.")):
+            if not setting.startswith(CHANGEABLE):
                 raise BadInput(
                     f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only",
                     code="setting-is-fixed",

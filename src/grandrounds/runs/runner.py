@@ -104,7 +104,8 @@ def execute_plan(
         if isinstance(e, BadInput) and not resume:
             with suppress(OSError):  # the error that is raised says more
                 folder.discard()
-        record_ending(folder.path, describe_error(error, rounds=finished_rounds(checkpoint)))
+        ending = describe_error(error, rounds=finished_rounds(checkpoint), at_hospitals=not place.simulated)
+        record_ending(folder.path, ending)
         if error is not e:
             raise error from None
         raise

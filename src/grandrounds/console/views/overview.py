@@ -7,10 +7,9 @@ from grandrounds.console.cache import get_cache
 from grandrounds.console.register.view import load_register
 from grandrounds.console.run_index import FINISHED, RunIndex
 from grandrounds.console.views import audit as audit_view
-from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.hospitals import HospitalComparison, compare_hospitals
 from grandrounds.report.overview import NO_LEDGER, NOT_CHECKED, LedgerCheck, Overview, make_overview
-from grandrounds.runs.ending import finished_rounds, read_state
+from grandrounds.runs.overview import unfinished_overview
 
 CHECKING = LedgerCheck("unknown", "The ledger is being checked: reload this page in a moment.")
 WAIT = 0.5
@@ -56,12 +55,8 @@ def make_run_overview(run_index: RunIndex, name: str, *, use: str = "", ledger: 
             "overview", (name, use, ledger), entry.stamp(),
             lambda: make_overview(run.summary, name=name, use=use, ledger=ledger), most=200,
         )  # fmt: skip
-    state, ending = read_state(entry.folder)
-    rounds = finished_rounds(Checkpoint(entry.folder / "checkpoint"))
-    return make_overview(
-        None, name=name, state=state, ending=ending, plan=run.plan, rounds=rounds,
-        folder=f"{run_index.root.name}/{name}", use=use, ledger=ledger,
-    )  # fmt: skip
+    shown_folder = f"{run_index.root.name}/{name}"
+    return unfinished_overview(entry.folder, run.plan, name=name, shown_folder=shown_folder, use=use, ledger=ledger)
 
 
 def compare_run_hospitals(run_index: RunIndex, name: str) -> HospitalComparison | None:

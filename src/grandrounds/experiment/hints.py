@@ -32,6 +32,8 @@ FLAGS = {
 }
 """Settings that have a flag of their own."""
 
+CHANGED_FILES = ("code-not-run", "damaged-file")
+"""Codes of errors about files that somebody changed: another setting mends none of them."""
 _MOST = 3
 """Settings that a hint is given for."""
 _CHOICES = 6
