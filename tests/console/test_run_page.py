@@ -9,13 +9,15 @@ import threading
 import pytest
 
 import grandrounds as gr
+from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.runs import data_name, run_lines
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES
 from grandrounds.runs.run import load_run
-from tests.console.conftest import DATA, Window, known_users, serving
+from tests.console.conftest import DATA, Signed, Window, known_users, serving
 from tests.support import patients
 
 
@@ -41,6 +43,27 @@ def test_a_run_that_stopped_and_one_at_work_are_told_apart(runs, tmp_path):
     checkpoint.lock()
     assert run_index.get("stopped").state == "running"
     checkpoint.unlock()
+
+
+def test_a_run_that_failed_in_its_first_round_reads_like_a_finished_one(tmp_path):
+    """Its title has the outcome of the plan, and the line below counts no sites before a round is done."""
+    data, table = {**DATA, "event": "1"}, patients([60, 50, 40, 30])
+    few = {"name": "few", "data": data, "engine": {"faults": {"drop": 0.5}, "min_sites": 4}}
+    with pytest.raises(RunFailed, match="only 2 of 4 sites answered"):
+        gr.run(gr.Experiment.parse(few), out=tmp_path / "few", table=table)
+    gr.run(gr.Experiment.parse({"name": "short", "data": data, "method": {"rounds": 1}}), out=tmp_path / "short", table=table)
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
+    pages = {name: client.get("/run", params={"run": name}).text for name in ("few", "short")}
+    titles = {name: re.search(r"<h1>([^<]+)</h1>", page)[1] for name, page in pages.items()}
+    assert titles["few"] == titles["short"] == "Risk of died = 1"
+    lead = " ".join(re.sub(r"<[^>]+>", "", re.search(r'<p class="lead">(.*?)</p>', pages["few"], re.S)[1]).split())
+    assert lead == "patients.csv: fedavg; logistic; failed after 0 of 20 rounds"
+    command = re.search(r'<code id="command">([^<]+)</code>', pages["few"])[1]
+    assert command == f"rounds resume {tmp_path.name}/few --set engine.min_sites=2"
+    assert "Change it with --set engine.min_sites=N." in pages["few"]
+    ending = client.get("/api/v1/runs/few/overview").json()["ending"]
+    assert (ending["fix"], ending["settings"]) == ("Change it with --set engine.min_sites=N.", ["engine.min_sites=2"])
 
 
 @pytest.mark.parametrize("name", ["plain", "by-reasons", "trust", "private"])

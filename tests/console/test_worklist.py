@@ -37,6 +37,23 @@ def plain(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
+def test_a_run_without_patients_of_this_hospital_does_not_lead_to_them(hospital, runs, tmp_path):
+    shutil.copytree(hospital[0].root / "icu", tmp_path / "icu")
+    shutil.copytree(runs / "trust", tmp_path / "trust")
+    table = pd.read_csv(hospital[0].root.parent / "patients.csv")
+    data = {"table": "others.csv", "label": "died", "site": "hospital", "patient": "mrn"}
+    others = gr.Experiment.parse({"name": "others", "data": data, "method": {"rounds": 1}})
+    gr.run(others, out=tmp_path / "others", table=table[table["hospital"] != "b"])
+    run_index = RunIndex(tmp_path)
+    cases, (users, tokens) = SiteCases(run_index, "b"), known_users()
+    signed = Signed(create_app(AppState(run_index, users, cases=cases)), tokens)
+    link = '<a class="button" href="/case?run={0}">Patients at <bdi>b</bdi></a>'
+    pages = {name: signed.client("clinician").get("/run", params={"run": name}).text for name in ("icu", "others")}
+    assert link.format("icu") in pages["icu"] and "Patients at" not in pages["others"]
+    assert "Patients at" not in signed.client("engineer").get("/run", params={"run": "icu"}).text
+    assert [cases.has_run(entry.name) for entry in run_index.runs()] == [e in cases.runs() for e in run_index.runs()]
+
+
 def test_similar_patients_are_this_hospitals_own_rows_and_no_others(signed, hospital):
     run_index, cases = hospital
     patients = cases.open("icu")

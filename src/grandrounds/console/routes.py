@@ -76,7 +76,8 @@ def one_run(
     section: Annotated[str, Query(max_length=40)] = sections.SUMMARY,
     figure: Annotated[str, Query(max_length=80)] = "",
 ) -> Response:
-    run_index = get_state(request).run_index
+    app_state = get_state(request)
+    run_index, cases = app_state.run_index, app_state.cases
     head = run_view.head(run_index, run)
     tables = estimates_view.tables(run_index, run)
     estimates = None if head.withdrawn else estimates_view.estimates(run_index, run)
@@ -98,6 +99,7 @@ def one_run(
         outcome_tables=run_view.outcome_tables(run_index, run), estimates=estimates, tables=tables,
         fairness=estimates_view.groups(run_index, run), settings=sections.settings_tables(run_index, run),
         findings=[line for line in head.findings if line not in overview.verdict_lines],
+        has_patients=cases is not None and who.may_see(Area.CASES) and cases.has_run(run),
         is_watched=watch_view.has_watches(run_index, run), report_path=f"{path}/report", experiment_path=f"{path}/experiment",
         sites_path=f"{path}/sites.csv", rounds_path=f"{path}/rounds.csv",
         has_report=not head.withdrawn and _is_stored(folder / "report.html"),

@@ -77,9 +77,19 @@ class SiteCases:
 
     def runs(self) -> list[RunEntry]:
         """List the finished runs in which this site has patients; with a file of its own every one may fit."""
-        if self.data is not None:
-            return list(self._finished())
-        return [f for f in self._finished() if self.site in self._list_sites(f)]
+        return [entry for entry in self._finished() if self._has_patients(entry)]
+
+    def has_run(self, name: str) -> bool:
+        """Check that a run is one of `runs`.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        entry = self._run_index.get(name)
+        return _is_valid(entry) and self._has_patients(entry)
+
+    def _has_patients(self, entry: RunEntry) -> bool:
+        return self.data is not None or self.site in self._list_sites(entry)
 
     def open(self, name: str) -> Patients:
         """Open this site's patients in a run, read once while nothing changes.
@@ -190,7 +200,7 @@ class SiteCases:
             )
 
     def _finished(self) -> Iterator[RunEntry]:
-        return (f for f in self._run_index.runs() if f.state == FINISHED and not (f.folder / MARK).exists())
+        return (entry for entry in self._run_index.runs() if _is_valid(entry))
 
     def _list_sites(self, entry: RunEntry) -> tuple[str, ...]:
         """List the hospitals of a finished run; none of one that cannot be read, which the list of runs shows."""
@@ -226,6 +236,11 @@ class SiteCases:
         except OSError:
             return None
         return facts.st_mtime_ns, facts.st_size
+
+
+def _is_valid(entry: RunEntry) -> bool:
+    """Check that a run is finished, and that no site withdrew from it."""
+    return entry.state == FINISHED and not (entry.folder / MARK).exists()
 
 
 def _hospitals(run: Run) -> tuple[str, ...]:

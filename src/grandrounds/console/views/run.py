@@ -153,7 +153,9 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
     }
     scores |= {"drift": {}, "warnings": []}
     scores |= {"statement": "", "megabytes": None, "seconds": None}
-    about, event = f"{plan['model']['name']}, {len(run.site_names)} sites contacted so far", ""
+    about, event = str(plan["model"]["name"]), ""
+    if run.rounds and summary is None:
+        about = f"{about}, {len(run.site_names)} sites contacted so far"
     if summary is not None:
         worst, cost = worst_site(summary.per_site), summary.cost
         other = not is_classification(summary)
