@@ -18,6 +18,7 @@ from grandrounds.cli import app as command
 from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
+from grandrounds.console.auth.sessions import FREE, Limiter
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
@@ -99,6 +100,30 @@ def test_sign_ins_right_and_wrong_and_sign_outs_are_entries_without_secrets(sign
     ]
     text = log.file.read_text()
     assert text.isascii() and "\x1b" not in text and not any(s in text for s in (PASSWORD, "wrong wrong", "grc_"))
+
+
+def test_of_the_attempts_in_a_wait_the_first_is_an_entry(signed, log):
+    now = [0.0]
+    state = signed.app.state.console
+    state.limiter = Limiter(clock=lambda: now[0])
+    client = signed.client()
+    made_up = {"authorization": "Bearer grc_made-up"}
+    for _ in range(FREE):
+        sign_in(client, "ada", "wrong wrong wrong")
+    assert {sign_in(client, "ada", "wrong wrong wrong").status_code for _ in range(20)} == {429}
+    waited = [e for e in entries(log) if e.get("why")]
+    assert len(entries(log)) == FREE + 1
+    assert [(e["event"], e["user"], e["by"], e["why"]) for e in waited] == [
+        ("wrong sign-in", "ada", "form", "too many attempts")
+    ]
+    assert "too many attempts" in entry_text(waited[0])
+    now[0] += 60  # the wait is over: a wrong password begins the next one
+    assert [sign_in(client, "ada", "wrong wrong wrong").status_code for _ in range(4)] == [401, 429, 429, 429]
+    assert len(entries(log)) == FREE + 3
+    for _ in range(FREE + 20):
+        client.get("/api/runs", headers=made_up)
+    tokens = [e for e in entries(log) if e["by"] == "token"]
+    assert len(tokens) == FREE + 1 and tokens[-1]["why"] == "too many attempts"
 
 
 def test_no_patient_is_shown_and_nobody_signs_in_while_the_log_cannot_be_written(signed, log):

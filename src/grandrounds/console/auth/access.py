@@ -49,11 +49,18 @@ def find_user(request: Request) -> CurrentUser | None:
     if user is None:
         where = f"tokens at {client_address(request)}"
         if app_state.limiter.wait(where):
+            if app_state.limiter.note_wait(where):
+                _log_wrong_token(request, why="too many attempts")
             raise HTTPException(429, "too many wrong tokens from this address: wait and try again")
         app_state.limiter.count_failure(where)
-        app_state.log.try_write(access_log.WRONG_SIGN_IN, user="", address=client_address(request), by="token")
+        _log_wrong_token(request)
         return None
     return CurrentUser(user.name, user.roles)
+
+
+def _log_wrong_token(request: Request, **facts: str) -> None:
+    log = get_state(request).log
+    log.try_write(access_log.WRONG_SIGN_IN, user="", address=client_address(request), by="token", **facts)
 
 
 def require_user(request: Request, *, locked: bool = False) -> CurrentUser:

@@ -195,6 +195,7 @@ class Limiter:
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, free: int = FREE) -> None:
         self._clock, self._free = clock, free
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number of failures, and time of the last
+        self._noted: dict[str, float] = {}  # time of the last failure of each wait in which an attempt was noted
         self._turn = threading.Lock()
 
     def wait(self, *keys: str) -> float:
@@ -213,6 +214,21 @@ class Limiter:
                 self._wrong[key] = (count + 1, now)
             while len(self._wrong) > _MOST:
                 self._wrong.popitem(last=False)
+
+    def note_wait(self, *keys: str) -> bool:
+        """Note an attempt that has to wait.
+
+        Returns:
+            True for the first attempt in a wait of one of the keys, so that a log has one entry a wait.
+        """
+        now = self._clock()
+        with self._turn:
+            waiting = {key: self._wrong[key][1] for key in keys if self._seconds_left(key, now)}
+            new = {key: last for key, last in waiting.items() if self._noted.get(key) != last}
+            self._noted |= new
+            if len(self._noted) > _MOST:
+                self._noted = {key: last for key, last in self._noted.items() if self._seconds_left(key, now)}
+        return bool(new)
 
     def clear(self, key: str) -> None:
         with self._turn:

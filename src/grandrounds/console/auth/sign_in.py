@@ -53,6 +53,8 @@ class CheckedSecret:
 async def check_secret(request: Request, name: str, secret: str, *, by: str) -> CheckedSecret:
     """Check a password or token. Wrong ones are counted and logged, and make the next attempt wait.
 
+    Of the attempts in a wait only the first is logged, so that nobody can flood the access log.
+
     Args:
         request: The user's request.
         name: The user's name; "" with a token.
@@ -69,6 +71,9 @@ async def check_secret(request: Request, name: str, secret: str, *, by: str) -> 
     attempt = f"{name} at {client_address(request)}"
     wait = max(app_state.limiter.wait(attempt), app_state.name_limiter.wait(name))
     if wait:
+        noted = [app_state.limiter.note_wait(attempt), app_state.name_limiter.note_wait(name)]
+        if any(noted):
+            _log_wrong(request, name, by=by, why="too many attempts")
         return CheckedSecret(None, f"Too many attempts with this name. Try again in {math.ceil(wait)} s.", 429)
     app_state.limiter.count_failure(attempt)  # counted before the check, so that parallel attempts are counted too
     app_state.name_limiter.count_failure(name)
@@ -76,12 +81,18 @@ async def check_secret(request: Request, name: str, secret: str, *, by: str) -> 
     user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
     if user is None:
         _log.warning("a sign-in from %s failed", client_address(request))
-        tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
-        app_state.log.try_write(WRONG_SIGN_IN, user=tried, address=client_address(request), by=by)
+        _log_wrong(request, name, by=by)
         return CheckedSecret(None, NOT_KNOWN, 401)
     app_state.limiter.clear(attempt)
     app_state.name_limiter.take_back(name)
     return CheckedSecret(user)
+
+
+def _log_wrong(request: Request, name: str, **facts: str) -> None:
+    """Write an entry about a wrong sign-in, with the name only if a user has it."""
+    app_state = get_state(request)
+    tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
+    app_state.log.try_write(WRONG_SIGN_IN, user=tried, address=client_address(request), **facts)
 
 
 @router.get("/sign-in")
