@@ -295,6 +295,15 @@ def test_no_cell_is_a_formula():
     assert {row["change"] for row in read} == {"-0.5"}  # a number stays a number
 
 
+def test_no_cell_turns_text_round_or_sends_a_command_to_a_terminal():
+    rows = [{"site\u202e": "ward\u202e7", "notes": "\x1b[31mred"}, {"site\u202e": "\u2066=1", "notes": "\r=1"}]
+    text = write_csv(rows).decode()
+    assert "\u202e" not in text and "\x1b" not in text and "\u2066" not in text
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert [row["site\\u202e"] for row in read] == ["ward\\u202e7", "\\u2066=1"]
+    assert [row["notes"] for row in read] == ["\\x1b[31mred", "'\\x0d=1"]
+
+
 def test_every_error_is_a_sentence_with_a_code(signed):
     cases = {
         (None, "/runs"): (401, "not-signed-in"),

@@ -16,6 +16,7 @@ from grandrounds.console.api.rounds import round_lines
 from grandrounds.console.app_state import get_state
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views import run as run_view
+from grandrounds.core.errors import visible
 from grandrounds.metrics.fairness import intervals
 from grandrounds.metrics.names import metric_label
 
@@ -29,8 +30,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def write_csv(rows: Sequence[Row]) -> bytes:
     """Write rows as CSV.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers. Columns are those of
-    all rows, in order of appearance; a cell without a value is empty.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay numbers. Control characters and
+    marks of text direction are escapes. Columns are those of all rows, in order of appearance; a cell without a value is empty.
 
     Args:
         rows: Values by column.
@@ -47,9 +48,10 @@ def write_csv(rows: Sequence[Row]) -> bytes:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if value.startswith(_FORMULA) else text
 
 
 def _scores(metrics: Mapping[str, float | None], ends: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
