@@ -51,6 +51,7 @@ def test_a_site_below_its_majority_class_is_flagged_with_the_answer_that_would_d
     ]
     assert site_flags(swiss["switzerland"]) == ["below its majority class", "too few rows to rank"]
     assert site_flags(swiss["va"]) == []
+    assert site_flags(swiss["switzerland"], threshold=0.1) == ["too few rows to rank"], "it trades accuracy for sensitivity"
 
 
 def summary(per_site: dict, *, final: dict, threshold: float = 0.5, subgroups: dict | None = None) -> dict:

@@ -29,6 +29,13 @@ def told(**changes):
     return summary(final=scores(0.50, 0.75), per_site=COMMON, personal={**PERSONAL, **changes})
 
 
+def test_hospitals_that_trained_without_test_patients_are_the_reason_for_no_test_of_harm():
+    rows = {"trainer": {"train": 50, "val": 5, "test": 0}, "tested": {"train": 0, "val": 0, "test": 40}}
+    found = read_deployed(summary(final=scores(0.5, 0.75), per_site=COMMON, rows=rows, personal={**PERSONAL, "tested": []}))
+    assert found is not None
+    assert describe_harm(found) == ["Harm to hospitals was not tested: the hospitals that trained have no test patients."]
+
+
 def test_a_harmed_hospital_is_first_and_has_its_figures():
     found = read_deployed(told())
     assert found is not None

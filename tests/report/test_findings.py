@@ -44,6 +44,8 @@ def test_the_worst_site_and_chance():
     lines = describe_findings(summary(final, near))
     assert "No clear difference between sites: a is worst with AUROC 0.850, b has 0.900." in lines
     assert any(line.startswith("The difference of 0.050 may be chance (95% CI -0.1") for line in lines)
+    steep = {"a": figures(100, 30, 0.84, auroc=0.7, half=0.5), "b": figures(100, 30, 0.86, auroc=0.9, half=0.1)}
+    assert any("(95% CI -0.100 to" in line for line in describe_findings(summary(final, steep))), "an AUROC is 1 at most"
     far = {**near, "a": figures(100, 30, 0.84, auroc=0.6, half=0.1)}
     lines = describe_findings(summary(final, far))
     assert any(line.startswith("The model is not equally good at every site: a is worst") for line in lines)

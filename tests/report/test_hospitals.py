@@ -82,7 +82,7 @@ def test_the_gain_is_that_of_decisions_at_the_threshold_of_the_run():
     assert figures["decision_accuracy"] != figures["accuracy"]
     assert hospital.gain.value == pytest.approx(figures["decision_accuracy"] - figures["majority"])
     assert hospital.accuracy.value == pytest.approx(figures["decision_accuracy"])
-    assert "a risk of 20.0% or more" in compare_hospitals(low).threshold_text
+    assert "at the run's threshold: a risk of 20% or more" in compare_hospitals(low).threshold_text
 
 
 def test_an_unseen_hospital_has_a_wider_interval_than_the_mean_of_hospitals():

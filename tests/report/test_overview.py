@@ -8,8 +8,11 @@ from grandrounds.core.ending import FAILED, INTERRUPTED, Ending, interrupted
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.hospitals import compare_hospitals
 from grandrounds.report.overview import (
+    BAD,
     BETTER,
+    FAIR,
     FINISHED,
+    GOOD,
     MIXED,
     NO_USE,
     RUNNING,
@@ -39,7 +42,7 @@ def test_a_hospital_that_is_clearly_worse_off_is_named():
     view = make_overview(classification(per_site=per_site))
     assert view.verdict == MIXED and view.worse_sites == ("b",)
     assert view.verdict_title == "Better than no model overall, but clearly worse at b."
-    assert any(line.startswith("At b the model is worse than the majority class") for line in view.verdict_lines)
+    assert any(line.startswith("At b the decisions are worse than treating everyone or nobody") for line in view.verdict_lines)
 
 
 def test_overview_and_comparison_of_hospitals_judge_alike():
@@ -54,10 +57,57 @@ def test_overview_and_comparison_of_hospitals_judge_alike():
 
 def test_a_rare_event_is_judged_by_its_ranking():
     final = {"accuracy": 0.75, "majority": 0.75}
-    assert make_overview(classification(final=final)).verdict == BETTER
+    assert make_overview(classification(final=final, threshold=0.5)).verdict == BETTER
     chance = final | {"auroc": 0.51, "auroc_low": 0.45, "auroc_high": 0.57}
-    assert make_overview(classification(final=chance)).verdict == UNCLEAR
-    assert make_overview(classification(final=chance | {"accuracy": 0.4})).verdict == WORSE
+    assert make_overview(classification(final=chance, threshold=0.5)).verdict == UNCLEAR
+    assert make_overview(classification(final=chance | {"accuracy": 0.4}, threshold=0.5)).verdict == WORSE
+
+
+def test_decisions_at_a_low_threshold_are_judged_by_net_benefit():
+    """At 17% the odds are 0.2048: 300 x 0.87 spared patients count 0.1336 each patient, 20 missed ones cost 0.05."""
+    view = make_overview(classification())
+    first = "At the run's threshold (17%) the decisions are better than treating everyone or nobody: net benefit +0.0836 "
+    assert view.verdict_lines[0].startswith(first)
+    assert not any("majority class" in line for line in view.verdict_lines)
+    no_ranking = {"auroc": 0.51, "auroc_low": 0.45, "auroc_high": 0.57}
+    near = classification(final=no_ranking | {"sensitivity": 0.72, "specificity": 0.34})
+    assert make_overview(near).verdict == UNCLEAR
+    far = classification(final=no_ranking | {"sensitivity": 0.2, "specificity": 0.4, "accuracy": 0.9})
+    assert make_overview(far).verdict == WORSE
+
+
+def test_scores_name_their_model_where_hospitals_deploy_others():
+    assert make_overview(classification()).basis_line == ""
+    common = classification()
+    deployed = {"final": common.final | {"auroc": 0.88, "auroc_low": 0.83, "auroc_high": 0.93}, "per_site": common.per_site}
+    rest = {"part": "intercept", "rows": "train", "spread": 0.5, "stays": False, "guard": False, "choices": {}}
+    personal = {**deployed, **rest, "threshold": 0.2, "below_majority": []}
+    line = make_overview(classification(personal=personal)).basis_line
+    basis, deployed_scores = line.split(": ", 1)
+    assert basis == "Scores are of the common model. With the models that hospitals deploy"
+    assert deployed_scores.startswith("AUROC 0.880 (95% CI 0.830 to 0.930)")
+    assert "at 20%" in line
+    compared = compare_hospitals(classification(personal=personal))
+    assert compared is not None
+    assert compared.threshold_text == (
+        "Decisions are taken at the deployed models' threshold: a risk of 20% or more is called positive (common model: 17%)."
+    )
+
+
+def test_a_verdict_is_green_only_where_every_hospital_gains():
+    assert make_overview(classification()).tone == GOOD
+    assert make_overview(classification(per_site={"c": {"count": 12.0, "events": 3.0}})).tone == FAIR
+    per_site = {"b": {"sensitivity": 0.2, "specificity": 0.4}}
+    assert make_overview(classification(per_site=per_site)).tone == BAD
+
+
+def test_outcomes_and_features_have_their_clinical_names():
+    event = {"class": "yes", "other": "no", "label": "disease", "share": 0.5, "by": "catalog"}
+    top = {"top": [{"feature": "st_depression", "share": 0.32}]}
+    view = make_overview(classification(data="heart", event=event, explanation=top))
+    assert view.prediction == "risk of coronary disease"
+    assert view.threshold_text.startswith("Flagged as coronary disease at")
+    assert view.relies_on == ("The model relies most on ST depression by exercise (32%).",)
 
 
 def test_a_run_without_test_rows_is_not_judged():

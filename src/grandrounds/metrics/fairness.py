@@ -180,9 +180,15 @@ def majority_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def site_flags(figures: Figures) -> list[str]:
-    """Remarks on one site for a table: below its majority class, too few rows to rank."""
-    right = decision_metric("accuracy", figures)
+def site_flags(figures: Figures, *, threshold: float = 0.5) -> list[str]:
+    """Return remarks on one site for a table: below its majority class, too few rows to rank.
+
+    Args:
+        figures: The site's scores.
+        threshold: The threshold of its decisions. Only at 0.5 is an accuracy below the majority class a fault: another
+            threshold trades accuracy for sensitivity or specificity.
+    """
+    right = decision_metric("accuracy", figures) if threshold == 0.5 else None
     below = right is not None and is_defined(figures.get("majority")) and right < figures["majority"] - _CLOSE
     few = not enough_rows(figures)
     return [*(["below its majority class"] if below else []), *(["too few rows to rank"] if few else [])]

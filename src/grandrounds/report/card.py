@@ -30,8 +30,8 @@ from grandrounds.report.document import (
     td,
     text_cell,
 )
-from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, task_of_run
-from grandrounds.report.overview import NO_USE, Overview, percent
+from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, percent, task_of_run
+from grandrounds.report.overview import NO_USE, Overview
 from grandrounds.report.sections.outcome import outcome_metrics
 from grandrounds.report.sections.summary import bullets
 from grandrounds.report.style import words

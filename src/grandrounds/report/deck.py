@@ -15,6 +15,7 @@ from typing import Any
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, visible
 from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.card import BoardFile, decision_asked
 from grandrounds.report.hospitals import Hospital, HospitalComparison, compare_hospitals
 from grandrounds.report.overview import BETTER, MIXED, WORSE, Overview
@@ -49,7 +50,7 @@ def write_deck(
         raise BadInput(f"{path} is no name of a slide deck: give --deck a file that ends in .pptx", code="unknown-format")
     deck = _Deck(view)
     deck.add_verdict()
-    deck.add_hospitals(compare_hospitals(summary, rounds, deployed=False))  # as the headline: of the common model
+    deck.add_hospitals(compare_hospitals(summary, rounds))
     deck.add_explanations(summary)
     deck.add_record()
     deck.add_decision(board)
@@ -83,6 +84,7 @@ class _Deck:
             ("Tested on", view.tested_text or "no test rows"),
             ("Hospitals", view.sites_text),
             *([("Headline", view.headline.text)] if view.headline else []),
+            *([("Deployed models", view.deployed_line)] if view.deployed_line else []),
             *[("At the threshold", s.text) for s in view.scores if s.key in ("sensitivity", "specificity")],
             *([("Decision rule", view.threshold_text)] if view.threshold_text else []),
         ]
@@ -104,7 +106,8 @@ class _Deck:
         slide = self._slide("Features that the model relies on")
         top = [t for t in ((summary.explanation or {}).get("top") or ())[:_MOST_FEATURES] if t.get("share") is not None]
         if top:
-            self._bars(slide, [(str(t["feature"]), float(t["share"])) for t in top])
+            labels = ColumnLabels.of_summary(summary)
+            self._bars(slide, [(labels.find(str(t["feature"])).name, float(t["share"])) for t in top])
         lines = [*view.relies_on, "An explanation shows which inputs the model relies on, not the cause of an outcome."]
         self._paragraphs(slide, lines, left=8.6 if top else 0.6, width=4.2 if top else 12.1, top=1.75, size=14)
 

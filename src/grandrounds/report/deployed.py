@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
@@ -65,12 +65,14 @@ class Deployed:
         settings: `personal` of summary.json.
         final: Figures of the common model over all test rows.
         sites: The hospitals with test rows, harmed ones first, then by the change of their loss, the least gain first.
+        rows: Rows of each hospital by use: "train", "test".
     """
 
     task: str
     settings: Values
     final: Values
     sites: tuple[DeployedSite, ...] = ()
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def stays(self) -> bool:
@@ -100,7 +102,7 @@ def read_deployed(summary: Mapping[str, Any]) -> Deployed | None:
     personal = summary.get("personal")
     if not personal:
         return None
-    found = Deployed(task_of_run(summary), personal, summary.get("final") or {})
+    found = Deployed(task_of_run(summary), personal, summary.get("final") or {}, rows=summary.get("rows") or {})
     if personal["stays"] or "per_site" not in personal:
         return found
     choices, harmed, tested = personal.get("choices") or {}, personal.get("harmed") or (), personal.get("tested") or ()
@@ -112,7 +114,7 @@ def read_deployed(summary: Mapping[str, Any]) -> Deployed | None:
             model = describe_choice(choice, found.task)
             sites.append(DeployedSite(site, choice, model, summary["per_site"][site], figures, known))
     sites.sort(key=lambda s: (not s.harmed, _gain(s, found.loss), s.site))
-    return Deployed(found.task, personal, found.final, tuple(sites))
+    return replace(found, sites=tuple(sites))
 
 
 def _gain(site: DeployedSite, loss: str) -> float:
@@ -135,7 +137,7 @@ def describe_harm(found: Deployed) -> list[str]:
     if not found.settings["guard"]:
         return ["Harm to hospitals was not tested: the run has no guard (personal.guard)."]
     if not tested:
-        return ["Harm to hospitals was not tested: none had enough test patients, or all refused the test."]
+        return [f"Harm to hospitals was not tested: {_describe_untested(found)}."]
     hospitals = f"of {len(tested)} {_plural(len(tested), 'hospital')}"
     few = [f"{_count_untested(found)}."] if _count_untested(found) else []
     if not harmed:
@@ -155,10 +157,20 @@ def describe_harm(found: Deployed) -> list[str]:
     return [*lines, *few]
 
 
+def _describe_untested(found: Deployed) -> str:
+    """State why no hospital could be tested for harm."""
+    trained = {site for site, counts in found.rows.items() if counts.get("train")}
+    if trained and not any(found.rows[site].get("test") for site in trained):
+        return "the hospitals that trained have no test patients"
+    return "none had enough test patients, or all refused the test"
+
+
 def _count_untested(found: Deployed) -> str:
     """State how many hospitals with a model could not be tested for harm; empty where all were."""
     others = len(set(found.settings.get("choices", {})) - set(found.settings.get("tested") or ()))
-    return f"{others} more {'has' if others == 1 else 'have'} too few test rows of each outcome to tell" if others else ""
+    return (
+        f"{others} more {'has' if others == 1 else 'have'} too few test rows of each outcome to tell" if others else ""
+    )
 
 
 def _describe_harmed(found: Deployed, site: DeployedSite) -> str:
@@ -212,7 +224,9 @@ def describe_rule(found: Deployed) -> list[str]:
     lines = []
     if found.settings["guard"]:
         rows = f"training rows in {FOLDS} folds" if found.settings.get("rows") == "train" else "validation rows"
-        default = IN_WORDS[HEAD] if found.settings["part"] == HEAD else f"{IN_WORDS[INTERCEPT]}, else {IN_WORDS[COMMON]},"
+        default = (
+            IN_WORDS[HEAD] if found.settings["part"] == HEAD else f"{IN_WORDS[INTERCEPT]}, else {IN_WORDS[COMMON]},"
+        )
         lines.append(
             f"The guard: each hospital compared its candidates on its own {rows}. It keeps {default} unless another has a loss "
             f"that is lower by two standard errors over {LEAST} patients or more, five of each of two classes."
@@ -229,8 +243,14 @@ def describe_rule(found: Deployed) -> list[str]:
             "A hospital is harmed if on its test patients the deployed model is clearly worse than a model of its own rows alone "
             f"or than {_constant(found)} (paired bootstrap of patients; Holm's rule over hospitals at {LEVEL:.0%})."
         )
-    left = "a yes from each that it fitted one" if found.stays else "each choice's name, yes or no on harm, and these figures"
-    lines.append(f"Personal models and the comparisons behind them stay at the hospitals ({_FILES}). The server received {left}.")
+    left = (
+        "a yes from each that it fitted one"
+        if found.stays
+        else "each choice's name, yes or no on harm, and these figures"
+    )
+    lines.append(
+        f"Personal models and the comparisons behind them stay at the hospitals ({_FILES}). The server received {left}."
+    )
     return lines
 
 

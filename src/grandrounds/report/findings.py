@@ -10,6 +10,7 @@ from typing import Any
 
 from grandrounds.data.event import Event, order_by_event
 from grandrounds.data.sets.labels import ColumnLabels
+from grandrounds.metrics.confusion import Decisions, read_decisions
 from grandrounds.metrics.fairness import (
     MIN_PER_CLASS,
     MIN_ROWS,
@@ -23,7 +24,8 @@ from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.fairness import describe_gaps, describe_mitigation
-from grandrounds.report.outcome import is_classification, outcome_findings
+from grandrounds.report.hospitals import BY_BENEFIT, WORSE, compare_hospitals
+from grandrounds.report.outcome import is_classification, outcome_findings, percent
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
 
@@ -80,6 +82,9 @@ def make_findings(summary: Figures) -> Findings:
     class of a site, which subgroups are served worse, and which
     features does the model rely on (of an additive model: its most important shapes).
 
+    A run with a threshold other than 0.5 is compared with no model by net benefit at its threshold, since accuracy says little
+    about such decisions; other runs by accuracy.
+
     Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
     AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
     sites is low by chance alone.
@@ -93,7 +98,9 @@ def make_findings(summary: Figures) -> Findings:
     """
     final, effects = summary.get("final") or {}, tuple(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
-        return Findings(effects, features=tuple(_shapes(summary)) if summary.get("shapes") or summary.get("card") else ())
+        return Findings(
+            effects, features=tuple(_shapes(summary)) if summary.get("shapes") or summary.get("card") else ()
+        )
     shared = {"harm": tuple(harm_findings(summary)), "gaps": tuple(_gaps(summary)), "features": tuple(_shapes(summary))}
     if not is_classification(summary):
         return Findings(effects, overall=tuple(outcome_findings(summary)), **shared)
@@ -145,7 +152,7 @@ def _event(summary: Figures) -> Iterator[str]:
         if len(classes) > 2:
             yield f"The model predicts one of {len(classes)} classes; there are {count:,} test rows."
         return
-    title = Event.from_dict(summary["event"]).title
+    title = ColumnLabels.of_summary(summary).describe_event(Event.from_dict(summary["event"]))
     if not is_defined(final.get("events")):
         yield f"The event is {title}; there are {count:,} test rows."
         return
@@ -158,20 +165,40 @@ def _event(summary: Figures) -> Iterator[str]:
 
 
 def compare_overall(summary: Figures) -> tuple[float, float] | None:
-    """Compute the interval of accuracy minus that of the majority class on all test rows; None where one is not known."""
-    final = summary["final"]
+    """Compute the interval of the model's gain over no model on all test rows; None where it is not known.
+
+    The gain is that of accuracy over the majority class, or of net benefit where the threshold is not 0.5.
+    """
+    final, decisions = summary["final"], _chosen_decisions(summary)
+    if decisions is not None:
+        gain = decisions.benefit_gain
+        return None if gain is None or gain.low is None or gain.high is None else (gain.low, gain.high)
     accuracy, majority = final.get("accuracy"), final.get("majority")
     if not is_defined(accuracy) or not is_defined(majority):
         return None
     return _difference(float(accuracy), float(majority), float(final["count"]), _z(1))
 
 
+def _chosen_decisions(summary: Figures) -> Decisions | None:
+    """Count the decisions on all test rows at a threshold other than 0.5; None at 0.5, and where they are not known."""
+    threshold = float(summary.get("threshold") or 0.5)
+    return None if threshold == 0.5 or not summary.get("event") else read_decisions(summary["final"], threshold)
+
+
 def _overall(summary: Figures) -> Iterator[str]:
-    """Compare the accuracy on all test rows with the majority class, and explain the AUROC."""
-    final = summary["final"]
+    """Compare the decisions on all test rows with no model, and explain the AUROC."""
+    final, decisions = summary["final"], _chosen_decisions(summary)
     accuracy, majority, ends = final.get("accuracy"), final.get("majority"), compare_overall(summary)
     better = False
-    if ends is not None:
+    if decisions is not None and decisions.benefit_gain is not None and ends is not None:
+        gain, (low, high) = decisions.benefit_gain.value, ends
+        better = low > _CLOSE
+        verdict = "better" if better else "worse" if high < -_CLOSE else "not clearly better"
+        yield (
+            f"At the run's threshold ({percent(decisions.threshold)}) the decisions are {verdict} than treating everyone or "
+            f"nobody: net benefit {gain:+.4f} against the better of the two (95% CI {low:+.4f} to {high:+.4f})."
+        )
+    elif ends is not None:
         low, high = ends
         better = low > _CLOSE
         if better:
@@ -181,9 +208,8 @@ def _overall(summary: Figures) -> Iterator[str]:
         else:
             verdict = "The model is not clearly better than the majority class"
         constant = _constant(majority_class(final, _class_names(summary)))
-        at_half = " at a threshold of 0.5" if float(summary.get("threshold") or 0.5) != 0.5 else ""
         yield (
-            f"{verdict}: its accuracy{at_half} is {_percent(accuracy)}, {constant} gives {_percent(majority)} "
+            f"{verdict}: its accuracy is {_percent(accuracy)}, {constant} gives {_percent(majority)} "
             f"(difference {_points(accuracy - majority)} points, 95% CI {_points(low)} to {_points(high)})."
         )
     if not all(is_defined(final.get(key)) for key in ("auroc", "auroc_low", "auroc_high")):
@@ -229,7 +255,8 @@ def _compare_sites(summary: Figures) -> Iterator[str]:
     verdict = "The model is not equally good at every site" if clear else "No clear difference between sites"
     rest = f"{others[0].site} has" if len(others) == 1 else f"the mean of the other {len(others)} is"
     yield f"{verdict}: {worst.site} is worst with {metric} {worst.value:.3f}, {rest} {mean:.3f}."
-    adjusted = f"95% CI {gap - half:.3f} to {gap + half:.3f}, adjusted for {len(scores)} sites"
+    low, high = max(gap - half, mean - 1), min(gap + half, mean)  # a score is from 0 to 1
+    adjusted = f"95% CI {low:.3f} to {high:.3f}, adjusted for {len(scores)} sites"
     chance = "is larger than chance explains" if clear else "may be chance"
     yield f"The difference of {gap:.3f} {chance} ({adjusted})."
     few = len(per_site) - len(scores)
@@ -295,6 +322,9 @@ def compare_with_majority(summary: Figures) -> MajorityComparison:
 
 def _against_majority(summary: Figures) -> Iterator[str]:
     """Name the sites whose own majority class is right more often than the model they deploy, and say which may be chance."""
+    if _chosen_decisions(summary) is not None:
+        yield from _against_no_model(summary)
+        return
     model = "the model" if deployed_scores(summary) is summary else "the deployed model"
     compared, summary = compare_with_majority(summary), deployed_scores(summary)
     clear, unclear, sites = compared.worse, compared.unclear, len(compared.tested)
@@ -316,15 +346,30 @@ def _against_majority(summary: Figures) -> Iterator[str]:
         yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class{whose}."
 
 
+def _against_no_model(summary: Figures) -> Iterator[str]:
+    """Name the hospitals whose decisions at the run's threshold are worse than treating everyone or nobody."""
+    compared = compare_hospitals(summary)
+    if compared is None or len(compared.tested) < 2:
+        return
+    worse = [h for h in compared.order(BY_BENEFIT) if h.verdict == WORSE]
+    for hospital in worse[:_MAX_SITES]:
+        gain = hospital.benefit_gain
+        assert gain is not None  # the verdict is by it
+        yield (
+            f"At {hospital.name} the decisions are worse than treating everyone or nobody: net benefit {gain.value:+.4f} on "
+            f"{hospital.test_rows:,} test rows (95% CI {gain.low:+.4f} to {gain.high:+.4f})."
+        )
+    yield from compared.sentences()[:1]
+
+
 def _site_accuracy(summary: Figures, site: str, ends: tuple[float, float], sites: int) -> str:
     """Describe a site's accuracy, the accuracy of its majority class, and the interval of the difference."""
     figures = summary["per_site"][site]
     constant = _constant(majority_class(figures, _class_names(summary)))
     difference = _points(figures["accuracy"] - figures["majority"])
     interval = f"95% CI {_points(ends[0])} to {_points(ends[1])}, adjusted for {sites} sites"
-    at_half = " at a threshold of 0.5" if float(summary.get("threshold") or 0.5) != 0.5 else ""
     return (
-        f"accuracy{at_half} {_percent(figures['accuracy'])} on {round(_rows(figures))} test rows, {constant} gives "
+        f"accuracy {_percent(figures['accuracy'])} on {round(_rows(figures))} test rows, {constant} gives "
         f"{_percent(figures['majority'])} (difference {difference} points, {interval})"
     )
 
@@ -355,7 +400,8 @@ def _subgroups(summary: Figures) -> Iterator[str]:
 def _features(summary: Figures) -> Iterator[str]:
     """Name the features with the largest share of the attributions."""
     top: Sequence[Figures] = (summary.get("explanation") or {}).get("top") or ()
-    named = [f"{t['feature']} ({t['share']:.0%})" for t in top[:_MAX_FEATURES]]
+    labels = ColumnLabels.of_summary(summary)
+    named = [f"{labels.find(str(t['feature'])).name} ({t['share']:.0%})" for t in top[:_MAX_FEATURES]]
     if named:
         listed = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
         yield f"The model relies most on {listed}."

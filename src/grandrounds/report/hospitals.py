@@ -18,7 +18,7 @@ from grandrounds.metrics.confusion import Decisions, Estimate, majority_gain, ob
 from grandrounds.metrics.fairness import MIN_ROWS, can_rank, deployed_scores, is_defined, site_flags
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
-from grandrounds.report.outcome import task_of_run
+from grandrounds.report.outcome import percent, task_of_run
 
 if TYPE_CHECKING:
     from grandrounds.statistics.site_auroc import SiteAUROC
@@ -36,6 +36,7 @@ ORDERS = {
 }
 """Orders of hospitals; raw accuracy is none of them."""
 
+_CLOSE = 1e-9
 ONLY_TRAINED = "trained only: it has no test patients, so it has no test figures"
 BETTER, WORSE, UNCLEAR = "better", "worse", "unclear"
 
@@ -118,6 +119,7 @@ class HospitalComparison:
         metric: Key of the metric that `score` holds.
         threshold: Threshold of all decisions; None where the run predicts no class.
         deployed: Whether figures are of the models that hospitals deploy; otherwise of the common model.
+        common_threshold: Threshold of the common model.
         hospitals: All hospitals, by name.
         overall: All test patients together.
         unseen: Random-effects summary of the hospitals' AUROCs; None for other metrics.
@@ -129,6 +131,7 @@ class HospitalComparison:
     hospitals: tuple[Hospital, ...]
     overall: Hospital
     unseen: SiteAUROC | None = None
+    common_threshold: float | None = None
 
     @property
     def label(self) -> str:
@@ -147,7 +150,24 @@ class HospitalComparison:
             return ""
         if self.overall.decisions is None:
             return "Decisions are the class with the highest probability."
-        return f"Decisions are taken at the run's threshold: a risk of {self.threshold:.1%} or more is called positive."
+        name = name_threshold(self.threshold, self.common_threshold)
+        same = self.common_threshold is None or abs(self.threshold - self.common_threshold) < _CLOSE
+        other = "" if same else f" (common model: {percent(self.common_threshold or 0.5)})"
+        return f"Decisions are taken at {name}: a risk of {percent(self.threshold)} or more is called positive{other}."
+
+    @property
+    def deployed_line(self) -> str:
+        """State the figures of all test patients with the models that hospitals deploy; "" where they deploy the common model."""
+        if not self.deployed or self.overall.score is None:
+            return ""
+        decisions = self.overall.decisions
+        shares = (
+            {} if decisions is None else {"sensitivity": decisions.sensitivity, "specificity": decisions.specificity}
+        )
+        at = "" if self.threshold is None else f" at {percent(self.threshold)}"
+        facts = [_state(self.label, self.overall.score)]
+        facts += [f"{name} {found.value:.3f}{at}" for name, found in shares.items() if found is not None]
+        return f"With the models that hospitals deploy: {', '.join(facts)}. Hospitals and thresholds show these."
 
     @property
     def reading(self) -> str:
@@ -246,7 +266,21 @@ def compare_hospitals(
     total = {part: sum(r.get(part, 0) for r in rows.values()) for part in ("train", "test")}
     overall = _describe("all hospitals", shown.get("final") or {}, total, None, threshold, task, expected.get(""))
     unseen = _combine(per_site, task)
-    return HospitalComparison(HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen)
+    common = None if task != CLASSIFICATION else float(summary.get("threshold") or 0.5)
+    return HospitalComparison(
+        HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen, common
+    )
+
+
+def name_threshold(threshold: float, common: float | None) -> str:
+    """Name a threshold: the run's, or that of the deployed models where it differs from that of the common model."""
+    same = common is None or abs(threshold - common) < _CLOSE
+    return "the run's threshold" if same else "the deployed models' threshold"
+
+
+def _state(label: str, found: Estimate) -> str:
+    interval = "" if found.low is None or found.high is None else f" (95% CI {found.low:.3f} to {found.high:.3f})"
+    return f"{label} {found.value:.3f}{interval}"
 
 
 def mean_weights(rounds: Sequence[RoundRecord]) -> dict[str, float]:
@@ -310,7 +344,7 @@ def _describe(
         float(slope) if slope is not None and is_defined(slope) else None,
         decisions,
         can_rank(figures, task),
-        tuple(n for n in site_flags(figures) if task == CLASSIFICATION),
+        tuple(n for n in site_flags(figures, threshold=threshold or 0.5) if task == CLASSIFICATION),
     )
 
 

@@ -47,6 +47,11 @@ def format_score(metric: str, value: Any) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
+def percent(share: float) -> str:
+    """Write a share in percent with three digits: "50%", "16.7%", "0.87%"."""
+    return f"{100 * share:.3g}%"
+
+
 def score_interval(metric: str, figures: Figures) -> str:
     """Format the 95% interval of a score, '0.71 to 0.79'; "" where there is none."""
     low, high = figures.get(f"{metric}_low"), figures.get(f"{metric}_high")

@@ -15,6 +15,7 @@ from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
 from grandrounds.data.loading import AT_SITES
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.fairness import decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
@@ -24,8 +25,8 @@ from grandrounds.report.findings import (
     compare_overall,
     make_findings,
 )
-from grandrounds.report.hospitals import BY_BENEFIT, compare_hospitals
-from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, task_of_run
+from grandrounds.report.hospitals import BY_BENEFIT, HospitalComparison, compare_hospitals
+from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, percent, task_of_run
 
 if TYPE_CHECKING:  # a machine without the packages of the ledger runs without one
     from grandrounds.audit.verdict import AuditResult
@@ -37,9 +38,12 @@ STATES = (FINISHED, RUNNING, *ENDINGS)
 BETTER, MIXED, UNCLEAR, WORSE, UNTESTED = "better", "mixed", "unclear", "worse", "untested"
 """Verdicts: better than no model; better overall and worse at a hospital; not clearly better; worse; not tested."""
 
+GOOD, FAIR, BAD = "good", "fair", "bad"
+"""Colours of a verdict."""
+
 NO_USE = (
-    "None was stated when this file was made (rounds report --use). Until one is, use the model for research only, not for "
-    "decisions about patients."
+    "None was stated (rounds models propose --purpose, or rounds report --use). Until one is, use the model for research only, "
+    "not for decisions about patients."
 )
 """The intended use where none was stated."""
 
@@ -136,7 +140,8 @@ class Overview:
         worse_sites: Hospitals where decisions are clearly worse than without a model (`report.hospitals`), the worst first.
         unclear_sites: Hospitals where the 95% interval includes no difference, or with too few test rows to judge.
         tested_sites: Hospitals with test rows.
-        headline: The score that ranks runs of this task; None without test rows.
+        headline: The score that ranks runs of this task, of the common model; None without test rows.
+        deployed_line: Figures of the models that hospitals deploy; "" where they deploy the common model.
         scores: Further scores: sensitivity, specificity, PPV and accuracy at the threshold, calibration slope.
         threshold: Risk from which on a patient is flagged; None for other tasks.
         threshold_text: The rule of decisions in one sentence; "" for other tasks.
@@ -174,6 +179,7 @@ class Overview:
     unclear_sites: tuple[str, ...] = ()
     tested_sites: tuple[str, ...] = ()
     headline: Score | None = None
+    deployed_line: str = ""
     scores: tuple[Score, ...] = ()
     threshold: float | None = None
     threshold_text: str = ""
@@ -200,6 +206,18 @@ class Overview:
     def is_finished(self) -> bool:
         """True if the run has a summary."""
         return self.state == FINISHED
+
+    @property
+    def tone(self) -> str:
+        """The verdict as a colour: GOOD, FAIR or BAD; GOOD only where the model is better at every hospital."""
+        if self.verdict == BETTER:
+            return FAIR if self.unclear_sites else GOOD
+        return BAD if self.verdict in (MIXED, WORSE) else FAIR
+
+    @property
+    def basis_line(self) -> str:
+        """The model that the scores are of, where hospitals deploy others, with the figures of those; else ""."""
+        return f"Scores are of the common model. {self.deployed_line}" if self.deployed_line else ""
 
     @property
     def privacy_title(self) -> str:
@@ -323,7 +341,7 @@ def _prediction(summary: RunSummary) -> str:
     if not summary.parameters:
         return ""
     if is_classification(summary):
-        return f"risk of {Event.from_dict(summary.event).title}" if summary.event else "probability of each class"
+        return f"risk of {_event_name(summary)}" if summary.event else "probability of each class"
     return PREDICTIONS[task_of_run(summary)]
 
 
@@ -332,7 +350,8 @@ def _tested(summary: RunSummary, findings: Findings) -> dict[str, Any]:
     if not has_test_rows(summary):
         no_model = "This run describes patients; it has no model."
         return {"verdict_title": "Not tested: no row was set aside for a test." if summary.parameters else no_model}
-    worse, unclear = _judge_hospitals(summary)
+    compared = compare_hospitals(summary) if is_classification(summary) else None
+    worse, unclear = _judge_hospitals(compared)
     verdict, title = _judge(summary, worse, unclear)
     events = summary.final.get("events")
     return {
@@ -343,6 +362,7 @@ def _tested(summary: RunSummary, findings: Findings) -> dict[str, Any]:
         "unclear_sites": unclear,
         "tested_sites": tuple(s for s, m in summary.per_site.items() if (_number(m.get("count")) or 0) > 0),
         "headline": _headline(summary),
+        "deployed_line": "" if compared is None else compared.deployed_line,
         "scores": tuple(_scores(summary)),
         "threshold": summary.threshold if is_classification(summary) and summary.event else None,
         "threshold_text": describe_threshold(summary),
@@ -355,12 +375,15 @@ def describe_threshold(summary: RunSummary) -> str:
     """State the rule of decisions, "Flagged as died at a risk of 17.0% or more."; "" where the run makes none."""
     if not is_classification(summary) or not summary.event or summary.threshold is None:
         return ""
-    return f"Flagged as {Event.from_dict(summary.event).title} at a risk of {percent(summary.threshold)} or more."
+    return f"Flagged as {_event_name(summary)} at a risk of {percent(summary.threshold)} or more."
 
 
-def _judge_hospitals(summary: RunSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _event_name(summary: RunSummary) -> str:
+    return ColumnLabels.of_summary(summary).describe_event(Event.from_dict(summary.event or {}))
+
+
+def _judge_hospitals(compared: HospitalComparison | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the hospitals where decisions are worse than no model, and those where it is not clear (`report.hospitals`)."""
-    compared = compare_hospitals(summary) if is_classification(summary) else None
     if compared is None:
         return (), ()
     found = [(hospital.name, hospital.verdict) for hospital in compared.order(BY_BENEFIT) if hospital.test_rows]
@@ -387,7 +410,8 @@ def _judge(summary: RunSummary, worse_sites: Sequence[str], unclear_sites: Seque
 def _is_useful(summary: RunSummary) -> tuple[bool, bool]:
     """Tell whether the model is clearly better than no model, and whether it is clearly worse.
 
-    With classes: its accuracy exceeds that of the most common class, or it ranks patients better than chance (95% intervals).
+    With classes: its decisions are better than no model (`compare_overall`), or it ranks patients better than chance (95%
+    intervals).
     A model of a rare event is rarely more accurate than "no" for everyone, so that its ranking decides. Other tasks: the
     headline metric and its interval against that of a constant prediction.
     """
@@ -467,11 +491,6 @@ def _resume(folder: str, plan: Mapping[str, Any]) -> str:
     if (plan.get("data") or {}).get("table") == AT_SITES:
         return f"rounds server submit --resume {shlex.quote(folder.rstrip('/').rpartition('/')[2])}"
     return f"rounds resume {shlex.quote(folder)}"
-
-
-def percent(share: float) -> str:
-    """Write a share in percent with three digits: "50%", "16.7%", "0.87%"."""
-    return f"{100 * share:.3g}%"
 
 
 def _format(key: str, value: float) -> str:

@@ -21,7 +21,7 @@ MORE_COLOURS = ("#003377", "#994422", "#AAEEAA", "#663333", "#DDBB66", "#554466"
 """For the seventh series of a figure to the twelfth. Any two of the twelve, black and the grey of other sites lie at
 least 16 apart in CIELAB, also for readers with protanopia, deuteranopia or tritanopia."""
 ON_DARK = {"#003377": "#7da7f5", "#994422": "#e08a5e", "#663333": "#d68f8f", "#554466": "#b7a3d9", "#c3c9cf": "#6b747e"}
-"""Colours of series on dark paper, where the dark ones would not be seen and the grey of other sites would stand out."""
+"""Colours of series on dark paper, where the dark ones would not be seen and the grey of other sites would glare."""
 INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
 AMOUNT = [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]]
 """Sequential scale for importances."""

@@ -14,6 +14,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.metrics.confusion import Decisions
 from grandrounds.metrics.score_counts import ScoreCounts
+from grandrounds.report.hospitals import name_threshold
 from grandrounds.report.outcome import task_of_run
 
 FIRST_VERSION = "0.2"
@@ -35,12 +36,13 @@ class ThresholdExplorer:
     """Counts by predicted risk of a run.
 
     Attributes:
-        threshold: The run's threshold.
+        threshold: The threshold of the run's decisions.
         least: Smallest count of a hospital's cells.
         deployed: Whether the risks are those of the models that hospitals deploy.
         overall: All test patients.
         hospitals: Each hospital's, by name; empty where they were not stored.
         hidden: Why there are none of single hospitals; "" where there are.
+        common_threshold: The threshold of the common model; it may differ from that of the deployed models.
     """
 
     threshold: float
@@ -49,6 +51,12 @@ class ThresholdExplorer:
     overall: ScoreCounts
     hospitals: Mapping[str, ScoreCounts]
     hidden: str = ""
+    common_threshold: float | None = None
+
+    @property
+    def threshold_name(self) -> str:
+        """Name the threshold of the run's decisions."""
+        return name_threshold(self.threshold, self.common_threshold)
 
     def find(self, hospital: str = "") -> ScoreCounts | None:
         """Return the counts of a hospital, or of all for ""."""
@@ -89,6 +97,7 @@ def read_thresholds(summary: Mapping[str, Any], *, deployed: bool = True) -> Thr
             ScoreCounts.from_dict(record["all"]),
             {str(site): ScoreCounts.from_dict(counts) for site, counts in record["sites"].items()},
             _HIDDEN.get(str(record.get("hidden", "")), ""),
+            None if summary.get("threshold") is None else float(summary["threshold"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(

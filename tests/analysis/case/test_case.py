@@ -242,6 +242,23 @@ def test_where_models_stay_separate_the_sites_own_speaks(apart):
     assert any("models stay separate" in note for note in stranger.notes)
 
 
+def test_a_site_that_deploys_the_common_model_has_no_note_of_another(logistic, home):
+    """Site a deploys its own intercept, b the common model, and c refused; none of their files is in the folder."""
+    folder = home / "choices"
+    shutil.copytree(logistic.folder, folder, ignore=shutil.ignore_patterns("at_sites"))
+    summary = json.loads((folder / "summary.json").read_text())
+    choices = {"a": "intercept", "b": "common"}
+    common = {"part": "intercept", "guard": True, "rows": "train", "spread": 0.5, "stays": False}
+    summary["personal"] = {**common, "choices": choices}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    run = gr.load_run(folder)
+    hospitals = list(frame(patients([80, 60, 50]))["hospital"])
+    rows = {site: hospitals.index(site) + 1 for site in "abc"}
+    notes = {site: explain_case(run, case).notes for site, case in rows.items()}
+    noted = {site: any("deploys a personal model" in note for note in each) for site, each in notes.items()}
+    assert noted == {"a": True, "b": False, "c": False}
+
+
 def test_reference_rows_are_the_background_of_a_model_that_needs_rows(home):
     run = made(home / "reference", reference={"rows": {"rows": 25}}, model={"name": "mlp", "hidden": [4]})
     case = explain_case(run, 12)

@@ -38,6 +38,7 @@ from grandrounds.core.names import site_named
 from grandrounds.data.kinds import outcome_of
 from grandrounds.explain.explainers.registry import DEFAULT_CASE
 from grandrounds.methods.baselines import POOL
+from grandrounds.methods.personal.parts import COMMON
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
@@ -195,9 +196,15 @@ def _model_owner(run: Run, site: str | None) -> str:
 
 
 def _personal_note(run: Run, site: str | None) -> str:
-    """Say that a site deploys a model that is not in this folder; else ""."""
-    if not run.summary.personal or (site is not None and run.personal_file(site) is not None):
+    """Say that a site deploys a model that is not in this folder; "" where it deploys the common model."""
+    personal = run.summary.personal
+    if not personal or (site is not None and run.personal_file(site) is not None):
         return ""
+    if not personal["stays"]:
+        choices = personal.get("choices") or {}
+        known = list(choices.values()) if site is None else [choices.get(site, COMMON)]  # without a choice: the common one
+        if all(choice == COMMON for choice in known):
+            return ""
     who = "each hospital" if site is None else site
     return f"{who} deploys a personal model, whose file stays there (--personal FOLDER uses it): this is the common model"
 

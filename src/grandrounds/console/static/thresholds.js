@@ -51,7 +51,7 @@
   };
   const show = (found, curve) => {
     const k = Number(slider.value), step = curve.steps[k];
-    const is = k === start ? " This is the run's threshold." : "";
+    const is = k === start ? ` This is ${explorer.dataset.ownName}.` : "";
     shown.textContent = percent(step.threshold);
     slider.setAttribute("aria-valuetext", percent(step.threshold));
     meaning.textContent = `A predicted risk of ${percent(step.threshold)} or more raises an alert.${is}`;

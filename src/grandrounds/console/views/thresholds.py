@@ -46,9 +46,14 @@ class CurveView(BaseModel):
 
 
 class ThresholdsView(BaseModel):
-    """The threshold explorer of a run. `hidden`: why there are no hospitals; `model_text`: whose risks they are."""
+    """The threshold explorer of a run.
+
+    `threshold_name`: "the run's threshold", or "the deployed models' threshold" where it differs from that of the common model;
+    `hidden`: why there are no hospitals; `model_text`: whose risks they are.
+    """
 
     threshold: float
+    threshold_name: str
     least: int
     model_text: str
     note: str
@@ -109,6 +114,7 @@ def _view(explorer: ThresholdExplorer | None) -> ThresholdsView | None:
         return None
     return ThresholdsView(
         threshold=explorer.threshold,
+        threshold_name=explorer.threshold_name,
         least=explorer.least,
         model_text="the model that each hospital deploys" if explorer.deployed else "the common model",
         note=explorer.note,

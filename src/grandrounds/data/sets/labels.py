@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from grandrounds.data.event import Event
 from grandrounds.data.sets.eicu import COLUMN_UNITS, LAB_UNITS
 
 
@@ -71,18 +72,27 @@ class ColumnLabels:
         return ColumnLabel(self.names.get(column, known.name), self.units.get(column, known.unit))
 
     def name_event(self, column: str, word: str) -> str:
-        """Name the event of a label column: "coronary disease" where its name is known, else "died = 1".
+        """Name the event of a label column: "coronary disease" where its name is known, else its class, or "died = 1".
 
         Args:
             column: The label's name in the table.
             word: The class that is the event.
         """
         is_known = column in self.names or column in _catalog_labels(self.data)
-        return self.find(column).name if is_known and word in ("1", "yes", "true") else f"{column} = {word}"
+        if is_known and word in ("1", "yes", "true"):
+            return self.find(column).name
+        return _CLASSES.get((self.data, word)) or Event(word, "", column).title
+
+    def describe_event(self, event: Event) -> str:
+        """Name an event for people, as `name_event`."""
+        return self.name_event(event.label or "", event.word)
 
 
 NO_LABELS = ColumnLabels()
 """Labels of a table about which nothing is known."""
+
+_CLASSES = {("breast-cancer", "malignant"): "malignant tumour"}
+"""Names of events by data set and class."""
 
 _HEART = {
     "age": ColumnLabel("age", "years"),

@@ -131,7 +131,8 @@ def site_table(summary: RunSummary) -> str:
         for value, metric in ((m["auroc"], "auroc"), (decision_metric("accuracy", m), decision_key("accuracy", m))):
             cells.append(td(f"{number(value, 3)} <span class='quiet'>{span(ends.get(metric), 2)}</span>"))
         cells += [td(number(m.get(c), 3)) for c in columns]
-        rows.append([*cells, text_cell("; ".join([*site_flags(m), *summary.notes.get(site, [])[:2]]))])
+        notes = [*site_flags(m, threshold=summary.threshold or 0.5), *summary.notes.get(site, [])[:2]]
+        rows.append([*cells, text_cell("; ".join(notes))])
     head = [
         "site",
         "train rows",

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from html import escape
 
 from grandrounds.core.records import RunSummary
-from grandrounds.report.overview import Overview
+from grandrounds.report.overview import FAIR, Overview
 
 
 def summary_part(view: Overview) -> list[str]:
     """Write the verdict, the headline figures and the findings; hospitals and groups are in the next part."""
     figures = [
         *([(view.headline.label, view.headline.value_text, view.headline.interval_text)] if view.headline else []),
-        *([("test patients", f"{view.test_rows:,}", _events(view))] if view.test_rows else []),
+        *([("test rows", f"{view.test_rows:,}", _events(view))] if view.test_rows else []),
         ("hospitals", f"{view.sites:,}" if view.sites is not None else "–", view.sites_text),
         *[(s.label, s.value_text, s.interval_text) for s in view.scores if s.key in ("sensitivity", "specificity")],
     ]
@@ -21,11 +21,13 @@ def summary_part(view: Overview) -> list[str]:
         f"<div class='tile'>{escape(name)}<b>{escape(value)}</b><span class='quiet'>{escape(note)}</span></div>"
         for name, value, note in figures
     )
+    colour = "" if view.tone == FAIR else escape(view.verdict)
     found, threshold = view.findings, [view.threshold_text] if view.threshold_text else []
     return [
-        f"<p class='verdict {escape(view.verdict)}'>{escape(view.verdict_title)}</p>" if view.verdict_title else "",
+        f"<p class='verdict {colour}'>{escape(view.verdict_title)}</p>" if view.verdict_title else "",
         *(f"<p class='warn'>{escape(warning)}</p>" for warning in view.warnings),
         f"<div class='tiles'>{tiles}</div>" if view.headline else "",
+        f"<p class='quiet'>{escape(view.basis_line)}</p>" if view.basis_line else "",
         bullets([*found.effects, *found.event, *found.overall, *found.features, *threshold, view.privacy_title]),
     ]
 
