@@ -51,7 +51,7 @@ class Ending:
 
     def to_dict(self) -> dict[str, Any]:
         """Write the record as a JSON object."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **asdict(self), "settings": list(self.settings)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Ending:
