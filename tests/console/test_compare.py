@@ -106,6 +106,26 @@ def test_a_single_run_has_the_interval_of_its_own_summary(compared, root):
     assert cells["fedavg", "decision_accuracy"]["low"] is None
 
 
+def test_arms_of_other_patients_have_no_paired_difference(tmp_path):
+    table = patients([60, 50, 40])
+    for test, seed in ((0.2, 0), (0.2, 1), (0.4, 0), (0.4, 1)):
+        told = {"name": "c", "seed": seed, "data": DATA, "method": {"rounds": 1}, "split": {"test": test}}
+        gr.run(gr.Experiment.parse(told), out=tmp_path / f"{test:.0%}-{seed}", table=table)
+    told = {"name": "c", "data": DATA, "method": {"name": "fedprox", "mu": 5.0, "rounds": 1}, "split": {"test": 0.2}}
+    for seed in (0, 1):
+        gr.run(gr.Experiment.parse({**told, "seed": seed}), out=tmp_path / f"prox-{seed}", table=table)
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
+    names = sorted(folder.name for folder in tmp_path.iterdir() if folder.is_dir())
+    view = client.get("/api/compare", params={"run": names}).json()
+    other = next(arm for arm in view["arms"] if "40%-0" in arm["runs"])
+    same = next(arm for arm in view["arms"] if "prox-0" in arm["runs"])
+    assert any("such arms have no paired difference" in note for note in view["notes"])
+    assert {d["arm"] for d in view["differences"]} == {same["short"]} and other["short"] != same["short"]
+    assert not client.get("/api/compare", params={"run": names[:4]}).json()["differences"]
+    assert 'id="differences"' not in client.get("/compare", params={"run": names[:4]}).text
+
+
 def test_what_cannot_be_compared_is_refused_in_words(compared, root):
     client = compared.client("viewer")
 
@@ -255,7 +275,13 @@ def test_chosen_runs_are_compared_in_a_browser(chromium, root):
         assert "two different" in page.inner_text("#axes-said")
         page.click("#theme")
         window.go("/compare")
-        page.fill("#filter", "fedprox")
-        assert page.locator("#choice tbody tr:visible").count() == 2
+        page.get_by_label("Compare fedavg-0").check()
+        page.fill("#q", "fedprox")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/compare?*q=fedprox*")
+        assert page.locator("#choice tbody tr").count() == 2 and page.inner_text("#chosen") == "1 run chosen"
+        page.get_by_label("Compare fedprox-1").check()
+        page.click("#compare-chosen")
+        window.drawn("intervals")
         assert window.wrong == []
     context.close()

@@ -212,7 +212,10 @@ def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkey
     )
     [line] = client.get("/api/runs").json()
     assert (line["state"], line["metrics"]) == ("unreadable", {})
-    assert line["wrong"] == f"{name} of run odd is a link, no plain file, or larger than 256 MB: it is not read"
+    fault = {"link": "is a link", "pipe": "is no plain file", "large": "is larger than 256 MB"}[odd]
+    assert line["wrong"] == f"the file {name} of run 'odd' {fault}: it is not read"
+    page = client.get("/run", params={"run": "odd"}).text
+    assert f"<p>The file {name} of run &#39;odd&#39; {fault}: it is not read.</p>" in page
     for path in ("/", "/run", "/compare", "/case", "/privacy", "/audit", "/api/live"):
         assert client.get(path, params={"run": "odd", "once": True}).status_code in (200, 404, 409, 422), path
 
@@ -250,8 +253,24 @@ def test_a_comparison_or_attack_that_is_no_plain_file_is_not_read(runs, tmp_path
         ("/api/audit/anchors", {"run": "whole"}),
     ):
         answer = client.get(path, params=asks)
-        refused = answer.status_code == 422 and "no plain file" in answer.json()["error"]
+        fault = "is a link: it is not read" if odd == "link" else "is no plain file: it is not read"
+        refused = answer.status_code == 422 and fault in answer.json()["error"]
         assert refused or (path, odd, answer.status_code) == ("/api/compare", "link", 404), (path, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("there is no run 'x'", "There is no run 'x'"),
+        ("run big is damaged", "Run big is damaged"),
+        ("summary.json of run big is damaged", "summary.json of run big is damaged"),
+        ("odd/ledger.db: not a database", "odd/ledger.db: not a database"),
+        ("died_30d = 1", "died_30d = 1"),
+        ("", ""),
+    ],
+)
+def test_names_of_files_and_columns_keep_their_small_letters(text, shown):
+    assert environment().from_string("{{ text | capitalize_first | safe }}").render(text=text) == shown
 
 
 def test_a_script_in_a_name_is_text_everywhere(signed):

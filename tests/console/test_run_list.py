@@ -56,6 +56,29 @@ def test_a_page_of_5000_runs_has_50_rows_and_leads_to_the_next(clients):
     assert listed(last) == ["arms"] and "1000 runs of one comparison" in last and 'rel="next"' not in last
 
 
+def test_the_choice_of_runs_to_compare_has_pages_and_keeps_the_chosen(clients, many):
+    client = clients.client("viewer")
+    first = client.get("/compare").text
+    assert first.count('aria-label="Compare ') == PAGE_SIZE and "Page 1 of 100" in first and len(first) < 60_000
+    chosen = {"run": ["run-0001", "run-0060", "nobody"], "page": 2}
+    second = client.get("/compare", params=chosen).text
+    assert 'value="run-0060" checked aria-label' in second and 'value="run-0001" checked> <bdi>' in second
+    assert "nobody" not in second and "<h2>Finished runs</h2>" in second
+    found = client.get("/compare", params={"q": "arm-4500"}).text
+    assert found.count('aria-label="Compare ') == 1 and "1 run<" in found
+    assert "No run matches" in client.get("/compare", params={"q": "nobody"}).text
+
+
+def test_the_list_of_ledgers_has_pages_and_search(clients):
+    client = clients.client("auditor")
+    first = client.get("/audit").text
+    rows = lambda text: re.findall(r'<a href="/audit\?run=([^"]+)"', text)  # noqa: E731
+    assert len(rows(first)) == PAGE_SIZE and "5000 runs<" in first and "Page 1 of 100" in first
+    second = client.get(re.search(r'rel="next" href="([^"]+)"', first)[1]).text
+    assert rows(second)[0] == "run-0050" and 'rel="prev"' in second
+    assert rows(client.get("/audit", params={"q": "run-0123"}).text) == ["run-0123"]
+
+
 def test_search_finds_runs_by_their_names(clients, many):
     found = page_runs(RunIndex(many), RunQuery(text="ARM-45 arms"))
     assert found.total == 100 and found.pages == 2

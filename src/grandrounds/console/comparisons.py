@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grandrounds.console.cache import read_checked
-from grandrounds.console.run_index import DEEPEST, LOOK_SECONDS, NotFound, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import DEEPEST, LOOK_SECONDS, NotFound, RunIndex, refuse_file
 from grandrounds.core.arrays import plain
 
 COMPARISON, RESULTS = "comparison.json", "results.json"
@@ -97,11 +97,7 @@ def _look_up(places: dict[str, Path], name: str, kind: str) -> Path:
 
 
 def _read(file: Path) -> Content:
-    if not is_plain(file, largest=LARGEST):
-        raise Unreadable(
-            f"{file.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
-            code="refused-file",
-        )
+    refuse_file(file, f"{file.parent.name}/{file.name}", largest=LARGEST)
     content = plain(json.loads(file.read_text()))
     if not isinstance(content, dict):
         raise ValueError("no object")

@@ -115,5 +115,6 @@ def _date(seconds: float) -> str:
 
 
 def _capitalize_first(text: str) -> str:
-    """Write the first character as a capital and leave the rest, unlike jinja's `capitalize`."""
-    return text[:1].upper() + text[1:]
+    """Write the first character as a capital and leave the rest, unlike jinja's `capitalize`; names of files and columns stay."""
+    is_word = text.partition(" ")[0].rstrip(",:;.").isalpha()
+    return text[:1].upper() + text[1:] if is_word else text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -19,7 +17,7 @@ from grandrounds.console.cache import StillComputing
 from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.navigation import RUNS, start_page
 from grandrounds.console.render import render_page
-from grandrounds.console.run_index import FINISHED, NotFound, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import FINISHED, NotFound, RunIndex, Unreadable, is_stored
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import board as board_view
 from grandrounds.console.views import compare as compare_view
@@ -33,7 +31,7 @@ from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views import watch as watch_view
 from grandrounds.console.views.overview import find_status, make_run_overview
 from grandrounds.console.views.published import load_study
-from grandrounds.console.views.runs import SHOWN, run_lines
+from grandrounds.console.views.runs import SHOWN
 from grandrounds.privacy.in_words import rounded_up
 
 router = APIRouter(include_in_schema=False)
@@ -102,14 +100,9 @@ def one_run(
         has_patients=cases is not None and who.may_see(Area.CASES) and cases.has_run(run),
         is_watched=watch_view.has_watches(run_index, run), report_path=f"{path}/report", experiment_path=f"{path}/experiment",
         sites_path=f"{path}/sites.csv", rounds_path=f"{path}/rounds.csv",
-        has_report=not head.withdrawn and _is_stored(folder / "report.html"),
-        has_pdf=not head.withdrawn and _is_stored(folder / "report.pdf"),
+        has_report=not head.withdrawn and is_stored(folder / "report.html"),
+        has_pdf=not head.withdrawn and is_stored(folder / "report.pdf"),
     )  # fmt: skip
-
-
-def _is_stored(path: Path) -> bool:
-    """Check that a file is there and may be read."""
-    return os.path.lexists(path) and is_plain(path)
 
 
 @router.get("/shapes")
@@ -159,14 +152,18 @@ def compare(
     run: RunNames = [],  # noqa: B006
     comparison: ComparisonName = None,
     study: Name | None = None,
+    q: Annotated[str, Query(max_length=200)] = "",
+    page: Annotated[int | None, Query(ge=1, le=10**6)] = None,
 ) -> Response:
+    """Show a comparison, or a page of finished runs to choose from; with `page` the choice goes on."""
     run_index = get_state(request).run_index
     if study is not None:
         shown = load_study(find_comparisons(run_index), study)
         return render_page(request, "compare_study.html", who=who, study=shown, place=study)
-    if not run and comparison is None:
-        lines = [line for line in run_lines(run_index) if line.state == FINISHED]
-        return render_page(request, "compare_choose.html", who=who, runs=lines, choices=compare_view.choices(run_index))
+    if comparison is None and (page is not None or not run):
+        choice = compare_view.choose_runs(run_index, q.strip(), page or 1, run)
+        saved = compare_view.choices(run_index)
+        return render_page(request, "compare_choose.html", who=who, choice=choice, choices=saved)
     compared = compare_view.compare_runs(run_index, run, comparison)
     return render_page(
         request, "compare.html", who=who, compared=compared, differences=compare_view.by_metric(compared.differences),
@@ -181,10 +178,13 @@ def audit(
     run: RunName | None = None,
     deep: bool = True,
     page: RoundNumber = 1,
+    q: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     run_index = get_state(request).run_index
     if run is None:
-        return render_page(request, "audit_runs.html", who=who, lines=audit_view.ledger_lines(run_index))
+        listed = engineer_view.page_entries(run_index, engineer_view.RunQuery(q.strip(), page=page))
+        lines = audit_view.ledger_lines(run_index, listed.entries)
+        return render_page(request, "audit_runs.html", who=who, listed=listed, lines=lines)
     checked = audit_view.check(run_index, run, deep=deep, wait=audit_view.PAGE_WAIT)
     if checked.state == audit_view.NONE:
         return render_page(request, "audit_none.html", who=who, run=run, done=checked)

@@ -296,6 +296,31 @@ def is_plain(path: Path, *, largest: int | None = None) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_size <= (LARGEST if largest is None else largest)
 
 
+def is_stored(path: Path) -> bool:
+    """Check that a file is there and may be read."""
+    return os.path.lexists(path) and is_plain(path)
+
+
+def refuse_file(path: Path, name: str, *, largest: int | None = None) -> None:
+    """Refuse a file that may not be read.
+
+    Args:
+        path: The file.
+        name: The file as the sentence names it, such as "summary.json of run 'heart'".
+        largest: Its largest size in bytes (`LARGEST`).
+
+    Raises:
+        Unreadable: It is a link, no plain file, or too large.
+    """
+    most = LARGEST if largest is None else largest
+    if is_plain(path, largest=most):
+        return
+    mode = path.lstat().st_mode
+    fault = "is a link" if stat.S_ISLNK(mode) else "is no plain file"
+    fault = f"is larger than {most // 2**20:,} MB" if stat.S_ISREG(mode) else fault
+    raise Unreadable(f"the file {name} {fault}: it is not read", code="refused-file")
+
+
 def check_files(entry: RunEntry) -> None:
     """Refuse a run whose files are links, pipes or too large, before one of them is opened.
 
@@ -307,11 +332,8 @@ def check_files(entry: RunEntry) -> None:
     """
     finished = os.path.lexists(entry.folder / "summary.json")
     for name in _READ:
-        if not is_plain(entry.folder / name, largest=LONGEST_JOURNAL if name == _JOURNAL and not finished else None):
-            raise Unreadable(
-                f"{name} of run {entry.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
-                code="refused-file",
-            )
+        largest = LONGEST_JOURNAL if name == _JOURNAL and not finished else None
+        refuse_file(entry.folder / name, f"{name} of run '{entry.name}'", largest=largest)
 
 
 class IndexedRun(Run):

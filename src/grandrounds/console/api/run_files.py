@@ -45,7 +45,7 @@ def read_run_file(run_index: RunIndex, run: str, name: str, *, missing: str) -> 
     path = entry.folder / name
     if not os.path.lexists(path):
         raise NotFound(f"run '{run}' has no {name}: {missing}", code="file-not-found")
-    return read_checked(run_index, f"{name} of run '{run}'", lambda: read_file(path, largest=LARGEST))
+    return read_checked(run_index, f"the file {name} of run '{run}'", lambda: read_file(path, largest=LARGEST))
 
 
 @resources.get(

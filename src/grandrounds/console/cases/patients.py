@@ -127,7 +127,7 @@ class Patients:
     def find(self, case: int) -> CaseRow:
         """Find a patient of this site; the error does not reveal the rows of other sites."""
         if case not in self.rows.parts:
-            raise NotFound(f"{self.site} has no row {case} here", code="unknown-row")
+            raise NotFound(f"site {self.site} has no row {case} here", code="unknown-row")
         return self.rows.find(case)
 
     def explain(self, case: int, values: Mapping[str, Value] | None = None, *, model_site: str | None = None) -> Case:

@@ -1,19 +1,16 @@
-// The choice of runs, and the figures of a comparison with a choice of axes.
+// The number of chosen runs, and the figures of a comparison with a choice of axes.
 "use strict";
 (() => {
   const choice = document.getElementById("choice");
   if (choice) {
-    const text = document.getElementById("filter");
     const chosen = document.getElementById("chosen");
-    const rows = [...choice.tBodies[0].rows];
-    text.addEventListener("input", () => {
-      const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
-      for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
-    });
-    choice.addEventListener("change", () => {
-      const count = choice.querySelectorAll("input:checked").length;
-      chosen.textContent = `${count} ${count === 1 ? "run" : "runs"} chosen`;
-    });
+    const form = choice.closest("form");
+    const tell = () => {
+      const count = form.querySelectorAll("input:checked").length;
+      chosen.textContent = count ? `${count} ${count === 1 ? "run" : "runs"} chosen` : "";
+    };
+    form.addEventListener("change", tell);
+    tell();
   }
 
   const pareto = document.querySelector('figure[data-figure="pareto"]');

@@ -7,7 +7,7 @@ from one that does not verify.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
 from grandrounds.audit.verdict import FAILS, RED, AuditResult
 from grandrounds.console.cache import Stamp, StillComputing, get_cache, hide_root, read_checked, stamp_files
-from grandrounds.console.run_index import LARGEST, RunEntry, RunIndex, Unreadable, check_files, is_plain
+from grandrounds.console.run_index import RunEntry, RunIndex, Unreadable, check_files, is_plain, refuse_file
 from grandrounds.core.errors import BadInput
 
 WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
@@ -80,9 +80,9 @@ class LedgerLine(BaseModel):
     anchored: bool = False
 
 
-def ledger_lines(run_index: RunIndex) -> list[LedgerLine]:
-    """List all runs, the newest first, with the state of their ledgers from earlier checks."""
-    return [_line(run_index, entry) for entry in run_index.runs()]
+def ledger_lines(run_index: RunIndex, entries: Iterable[RunEntry] | None = None) -> list[LedgerLine]:
+    """List runs with the state of their ledgers from earlier checks: these, or all, the newest first."""
+    return [_line(run_index, entry) for entry in (run_index.runs() if entries is None else entries)]
 
 
 def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LIMIT) -> Check:
@@ -236,11 +236,7 @@ def _check_ledger_files(entry: RunEntry) -> None:
     """Refuse a ledger whose files are links: it is read from the run's own files only."""
     check_files(entry)
     for name in _FILES:
-        if not is_plain(entry.folder / name):
-            raise Unreadable(
-                f"{name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
-                code="refused-file",
-            )
+        refuse_file(entry.folder / name, f"{name} of run '{entry.name}'")
 
 
 def _has_ledger(entry: RunEntry) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC, compare_settings
 from grandrounds.console.cache import get_cache, read_checked, stamp_files
 from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
-from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.console.run_index import FINISHED, NotFound, RunIndex
 from grandrounds.console.views.arms import (
     COURSES,
     EPSILON,
@@ -22,7 +23,9 @@ from grandrounds.console.views.arms import (
     group_runs,
     load_comparison,
 )
+from grandrounds.console.views.engineer import EntryPage, RunQuery, page_entries
 from grandrounds.console.views.published import PublishedFigure, published_figures
+from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.console.views.sections import write_setting
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
@@ -103,6 +106,27 @@ class ComparisonView(BaseModel):
     published: list[PublishedFigure]
 
 
+@dataclass(frozen=True)
+class RunChoice:
+    """A page of finished runs to choose from.
+
+    Attributes:
+        page: The page.
+        lines: Its runs.
+        chosen: Runs that are chosen, on this page and on others.
+    """
+
+    page: EntryPage
+    lines: list[RunLine]
+    chosen: list[str]
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """The chosen runs that are not on this page."""
+        here = {line.name for line in self.lines}
+        return [name for name in self.chosen if name not in here]
+
+
 class Choice(BaseModel):
     """Saved comparisons and reproductions."""
 
@@ -120,6 +144,14 @@ CACHED = 16
 """Comparisons that stay cached."""
 SEEDS, ROWS = "runs", "test rows"
 """Repetitions that an interval is over."""
+
+
+def choose_runs(run_index: RunIndex, text: str, page: int, chosen: Sequence[str]) -> RunChoice:
+    """List a page of the finished runs with these words in their name, data, method or model."""
+    found = page_entries(run_index, RunQuery(text, FINISHED, page=page))
+    known = {entry.name for entry in run_index.runs() if entry.state == FINISHED}
+    lines = [run_line(run_index, entry) for entry in found.entries]
+    return RunChoice(found, lines, [name for name in dict.fromkeys(chosen) if name in known])
 
 
 def choices(run_index: RunIndex) -> Choice:
@@ -289,10 +321,12 @@ def _column(metric: str) -> Column:
 
 
 def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
+    """List the paired differences to the first arm, of arms that were tested on as many rows as it."""
     out, called = [], {s.label: s.short for s in sides.sides}
+    others = _arms_of_other_rows(sides)
     for row in sides.rows:
         pair = row["paired_to_first"]
-        if pair is not None and pair["difference"] is not None and row["metric"] in shown:
+        if pair is not None and pair["difference"] is not None and row["metric"] in shown and row["arm"] not in others:
             out.append(
                 Difference(
                     arm=called[row["arm"]], metric=row["metric"], std=row["std"], cv=row["cv"], difference=pair["difference"],
@@ -306,6 +340,13 @@ def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
 def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Difference]]]:
     """Group differences by metric."""
     return [(metric, list(group)) for metric, group in groupby(differences, key=lambda d: d.metric)]
+
+
+def _arms_of_other_rows(sides: Sides) -> set[str]:
+    """Name the arms whose number of test rows differs from that of the first arm for the same seed and fold."""
+    counts = {s.label: {key: int(run.summary["final"]["count"]) for key, run in s.arm.runs.items()} for s in sides.sides}
+    first = counts.get(sides.first, {})
+    return {arm for arm, own in counts.items() if any(key in first and first[key] != count for key, count in own.items())}
 
 
 def _other_rows(sides: Sides) -> dict[int, str] | None:
@@ -331,7 +372,7 @@ def _notes(sides: Sides) -> list[str]:
         counts = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
         out.append(
             f"Arms were evaluated on different numbers of test rows: {counts}. Their scores are of different patients, so "
-            "none is marked as best."
+            "none is marked as best, and such arms have no paired difference."
         )
     if any(len(side.arm.runs) == 2 for side in sides.sides):
         out.append("An arm of two runs has no interval: three are needed.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grandrounds.console.cache import get_cache, stamp_files
 from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
@@ -97,6 +97,41 @@ class RunPage:
     states: dict[str, int]
     running: list[RunLine] = field(default_factory=list)
     ended: list[RunLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EntryPage:
+    """One page of runs without their figures.
+
+    Attributes:
+        query: What was asked for, with the page that is shown.
+        entries: The runs.
+        total: Runs on all pages.
+        pages: Number of pages.
+    """
+
+    query: RunQuery
+    entries: list[RunEntry]
+    total: int
+    pages: int
+
+
+def page_entries(run_index: RunIndex, query: RunQuery) -> EntryPage:
+    """Find one page of the runs that a query asks for, without reading their figures.
+
+    Args:
+        run_index: The runs.
+        query: The part that was asked for; a page beyond the last one shows the last one.
+
+    Returns:
+        The page.
+    """
+    entries = run_index.runs()
+    found = find_runs(run_index, query, entries, {entry.name: entry.state for entry in entries})
+    pages = max(1, -(-len(found) // PAGE_SIZE))
+    page = min(max(query.page, 1), pages)
+    shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    return EntryPage(replace(query, page=page), shown, len(found), pages)
 
 
 def page_runs(run_index: RunIndex, query: RunQuery) -> RunPage:

@@ -17,7 +17,7 @@ from grandrounds.audit.head import longest
 from grandrounds.audit.proof import provable_sites, prove
 from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.console.cache import read_checked
-from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, refuse_file
 from grandrounds.console.views.audit import Check, guard_damage, load_book, load_verified_book
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import load_public
@@ -179,12 +179,9 @@ def anchors(run_index: RunIndex, run: str) -> list[AnchorContract]:
     file = run_index.get(run).folder / ANCHORS
     if not file.exists():
         return []
-    if not is_plain(file, largest=_LARGEST):
-        raise Unreadable(
-            f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read", code="refused-file"
-        )
+    refuse_file(file, f"{ANCHORS} of run '{run}'", largest=_LARGEST)
     places = read_checked(
-        run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"])
+        run_index, f"the file {ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"])
     )
     try:
         name, rounds = run_and_rounds(load_book(run_index, run))
@@ -192,7 +189,7 @@ def anchors(run_index: RunIndex, run: str) -> list[AnchorContract]:
     except (BadInput, Unreadable, KeyError, TypeError, ValueError):
         ledger = None
     return read_checked(
-        run_index, f"{ANCHORS} of run '{run}'", lambda: [_read_contract(place, ledger) for place in places]
+        run_index, f"the file {ANCHORS} of run '{run}'", lambda: [_read_contract(place, ledger) for place in places]
     )
 
 

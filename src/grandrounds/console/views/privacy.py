@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from grandrounds.analysis.membership.attack import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, load_account
 from grandrounds.console.cache import StillComputing, get_cache, hide_root, read_checked, stamp_files
-from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, refuse_file
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import RoundRecord
@@ -226,11 +226,7 @@ def _load_account(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promis
 
 def _compute_account(run_index: RunIndex, entry: RunEntry) -> tuple[Promise, Account]:
     file, run = entry.folder / ATTACKS, Run(entry.folder, trust_code=None)
-    if not is_plain(file):
-        raise Unreadable(
-            f"{ATTACKS} of run '{entry.name}' is a link, no plain file, or too large: it is not read",
-            code="refused-file",
-        )
+    refuse_file(file, f"{ATTACKS} of run '{entry.name}'")
     account = load_account(run)
     attacked = None if account.attacks is None else _attack_results(account.attacks)
     statement = account.privacy

@@ -18,7 +18,7 @@ from grandrounds.analysis.watch.record import ALARMS, BASELINE, HEAD, KEY, LEDGE
 from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.watch_entry import READING
 from grandrounds.console.cache import get_cache, hide_root, read_checked, stamp_files
-from grandrounds.console.run_index import NotFound, RunEntry, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import NotFound, RunEntry, RunIndex, Unreadable, refuse_file
 from grandrounds.core.arrays import read_json
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.watch import evidence_over_patients
@@ -162,8 +162,7 @@ def _view(run_index: RunIndex, entry: RunEntry, site: str, folder: Path) -> Watc
 
 def _read(run_index: RunIndex, entry: RunEntry, site: str, folder: Path, stamp: object) -> WatchView:
     for name in _FILES:
-        if not is_plain(folder / name):
-            raise Unreadable(f"{name} of the watch of {site} is a link, no plain file, or too large", code="refused-file")
+        refuse_file(folder / name, f"{name} of the watch of {site}")
     audited = get_cache(run_index).get_or_make("watch audit", (entry.name, site), stamp, lambda: audit_watch(folder))
     state = _record_state(run_index, audited)
     if not (folder / STATUS).exists():
@@ -194,13 +193,13 @@ def _read(run_index: RunIndex, entry: RunEntry, site: str, folder: Path, stamp: 
 
 
 def _status(folder: Path, site: str) -> _Status:
-    if not is_plain(folder / STATUS):
-        raise Unreadable(f"{STATUS} of the watch of {site} is a link, no plain file, or too large", code="refused-file")
+    refuse_file(folder / STATUS, f"{STATUS} of the watch of {site}")
     try:
         return _Status.model_validate(read_json(folder / STATUS))
     except ValidationError as e:
         place = ".".join(str(part) for part in e.errors()[0]["loc"])
-        raise Unreadable(f"{STATUS} of the watch of {site} is damaged: {place[:80]}", code="damaged-file") from None
+        sentence = f"the file {STATUS} of the watch of {site} is damaged: {place[:80]}"
+        raise Unreadable(sentence, code="damaged-file") from None
 
 
 def _alarm(alarm: RecordedAlarm) -> AlarmLine:
