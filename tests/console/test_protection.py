@@ -301,3 +301,14 @@ def test_a_script_that_a_browser_has_is_not_sent_again(signed):
         again = client.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"].removeprefix("W/")}'})
         assert (first.status_code, again.status_code, again.content) == (200, 304, b""), path
         assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_a_fault_of_the_console_is_a_page_with_all_headers_and_a_line_in_its_log(signed, caplog):
+    signed.app.add_api_route("/broken", lambda: 1 // 0)
+    signed.app.add_api_route("/api/v1/broken", lambda: 1 // 0)
+    client = signed.client("viewer")
+    page = client.get("/broken", headers={"accept": "text/html"})
+    assert page.status_code == 500 and "The console has an error" in page.text
+    assert "default-src" in page.headers["content-security-policy"]
+    assert "ZeroDivisionError" not in page.text and "GET /broken ended" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert client.get("/api/v1/broken").json()["code"] == "unexpected-error"

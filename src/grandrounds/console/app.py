@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grandrounds import __version__
 from grandrounds.console.access_log import AccessLogFault
@@ -23,6 +25,8 @@ from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.console.static_files import StaticApp
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
+
+_LOG = logging.getLogger(__name__)
 
 
 def create_app(app_state: AppState) -> FastAPI:
@@ -46,10 +50,38 @@ def create_app(app_state: AppState) -> FastAPI:
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    app.add_middleware(Unexpected)
     app.add_middleware(Compression)
     app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
+
+
+class Unexpected:
+    """ASGI middleware that answers an error of the console itself with a page or JSON; the log has the details."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception:
+            if begun:
+                raise
+            _LOG.exception("%s %s ended with an unexpected error", scope["method"], scope["path"])
+            sentence = "this page failed by a fault of the console; the terminal or log of the console has the details"
+            await _refuse(Request(scope, receive), 500, sentence)(scope, receive, send)
 
 
 def _routes() -> list[Any]:
@@ -89,6 +121,7 @@ CODES = {
     422: "invalid-request",
     425: "still-computing",
     429: "too-many-requests",
+    500: "unexpected-error",
 }
 """Codes of errors that have none of their own."""
 OF_REQUEST = frozenset(

@@ -103,9 +103,17 @@ class Event:
     @property
     def line(self) -> str:
         """The line that every command prints."""
-        facts = [] if self.share is None else [f"{self.share:.0%} of rows"]
+        return f"event: {self.describe()}"
+
+    def describe(self, rows: str = "rows") -> str:
+        """Name the event with its share: "died = 1 (9% of training rows)".
+
+        Args:
+            rows: The rows that the share is of.
+        """
+        facts = [] if self.share is None else [f"{self.share:.0%} of {rows}"]
         facts += ["the last of two classes, as version 0.1 chose it"] if self.source == LAST else []
-        return f"event: {self.title}" + (f" ({'; '.join(facts)})" if facts else "")
+        return self.title + (f" ({'; '.join(facts)})" if facts else "")
 
     @property
     def warning(self) -> str | None:

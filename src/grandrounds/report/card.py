@@ -156,7 +156,7 @@ def _outcome_facts(summary: RunSummary, plan: Plan | None) -> dict[str, str]:
         event = Event.from_dict(summary.event)
         name = event.label or label
         outcome = f"{name} = {event.word}" if name else event.title
-        return {"outcome": outcome, "event": event.line.removeprefix("event: ")}
+        return {"outcome": outcome, "event": event.describe("training rows")}
     if summary.classes:
         return {**({"outcome": label} if label else {}), "classes": ", ".join(summary.classes)}
     if summary.final.get("sensitivity") is None or plan is None:

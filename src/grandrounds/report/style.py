@@ -51,14 +51,14 @@ _TEMPLATE = {
     }
 }  # fmt: skip
 
-SITE_COLOURS = (*COLOURS, *MORE_COLOURS, "#000000")
-"""The colours of sites."""
+SITE_COLOURS = (*COLOURS, *MORE_COLOURS)
+"""The colours of sites; black is that of all sites together."""
 
 
 def site_colours(rounds: Sequence[RoundRecord]) -> dict[str, str]:
     """Assign a colour to each site, the same in every figure of these rounds.
 
-    Up to thirteen sites have one each, in order of their names. With more sites, the heaviest have one each and the others share
+    Up to twelve sites have one each, in order of their names. With more sites, the heaviest have one each and the others share
     them. Records of reproductions have no Decisions: their sites are those with scores.
 
     Args:

@@ -128,7 +128,7 @@ const weighing = run => {
       location.reload();
       return;
     }
-    document.getElementById("rounds").textContent = told.rounds;
+    for (const place of document.querySelectorAll("#rounds, .rounds-done")) place.textContent = told.rounds;
     if (told.rounds > Number(head.dataset.rounds)) {
       head.dataset.rounds = told.rounds;
       advance(told.rounds);

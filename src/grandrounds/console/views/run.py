@@ -187,7 +187,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         }
         event = outcome_line(summary)
         if not other and summary.parameters and run.event is not None:
-            event = run.event.line
+            event = f"event: {run.event.describe('training rows')}"
         about = sites_line(summary)
         if summary.parameters:
             about = f"{model_line(summary)}, {about}"
@@ -247,7 +247,7 @@ def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
             events=_to_int(m.get("events")),
             metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
             intervals=_intervals(m),
-            notes=[*site_flags(m), *(str(n) for n in summary.notes.get(site, []))],
+            notes=[*site_flags(m, threshold=summary.threshold or 0.5), *(str(n) for n in summary.notes.get(site, []))],
         )
         for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"], task))
     ]

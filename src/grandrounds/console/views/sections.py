@@ -90,7 +90,7 @@ _BUDGET = {WEIGHTS: 1000, HOSPITALS: 700, PERFORMANCE: 900, ESTIMATES: 700, SUMM
 """Pixels for figures in a section that has tables or controls as well."""
 _ALONE = 1300
 """Pixels for figures in another section."""
-_GAP, _FRAME, _UNKNOWN = 16, 64, 420
+_GAP, _FRAME, _UNKNOWN = 16, 64, 560
 """Pixels between figures, around one (its border and the line of its numbers), and of one whose height is not known."""
 
 
