@@ -187,10 +187,13 @@ def test_the_command_answers_who_looked_at_a_patient(log):
     assert said[2:] == ["line 4 is damaged"]
     told = CliRunner().invoke(command, ["console", "log", str(log.file), "--user", "ada", "--json"]).output.splitlines()
     assert json.loads(told[0])["by"] == "password"
+    named = CliRunner().invoke(command, ["console", "log", "--access-log", str(log.file), "--row", "7"])
+    assert named.output.splitlines() == said
     assert [e["user"] for e in read_entries(log.file, Filter(since="2999-01-01")) if "user" in e] == []
     assert entry_text({"damaged": 3}) == "line 3 is damaged"
     for wrong, words in (
         (["nowhere.jsonl"], "cannot read the access log"),
+        ([str(log.file), "--access-log", str(log.file)], "give the access log once"),
         ([str(log.file), "--event", "x"], "known: sign-in"),
     ):
         answer = CliRunner().invoke(command, ["console", "log", *wrong])

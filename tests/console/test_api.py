@@ -32,6 +32,7 @@ from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.report.overview import make_overview
+from grandrounds.runs.withdrawal import OtherRun, Withdrawn, write_mark
 from tests.console.conftest import Signed, known_users, serving
 from tests.console.test_protection import routes
 from tests.report import EVIL
@@ -248,6 +249,66 @@ def test_files_of_a_run(viewer, runs, tmp_path):
     assert report.headers["content-disposition"].startswith("attachment")  # its scripts do not run on this console
     none = viewer.get(f"{V1}/runs/plain/report.pdf")
     assert none.status_code == 404 and "rounds report plain --pdf" in none.json()["error"]
+
+
+def test_links_name_only_files_that_are_there(runs, tmp_path):
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    for name in ("report.html", "model.safetensors"):
+        (tmp_path / "plain" / name).unlink()
+    shutil.copytree(runs / "trust", tmp_path / "cut")
+    (tmp_path / "cut" / "summary.json").unlink()
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
+    for run, files in (("plain", {"summary"}), ("cut", {"report", "model"})):
+        links = client.get(f"{V1}/runs/{run}").json()["links"]
+        assert files == {"summary", "report", "report.pdf", "model"} & set(links)
+        assert {"overview", "sites", "experiment", "sites.csv"} <= set(links)
+        assert {name: client.get(url).status_code for name, url in links.items() if name in files} == dict.fromkeys(files, 200)
+
+
+def test_the_model_file_is_that_of_the_run_and_refused_after_a_withdrawal(runs, tmp_path):
+    shutil.copytree(runs / "plain", tmp_path / "plain")
+    users, tokens = known_users()
+    signed = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens)
+    answer = signed.client("viewer").get(f"{V1}/runs/plain/model")
+    assert answer.content == (runs / "plain" / "model.safetensors").read_bytes()
+    assert answer.headers["content-disposition"] == 'attachment; filename="model-plain.safetensors"'
+    assert signed.client().get(f"{V1}/runs/plain/model").status_code == 401
+    write_mark(tmp_path / "plain", Withdrawn("b", "2026-11-18", OtherRun("again", "again", 3, "00", "00")))
+    refused = signed.client("viewer").get(f"{V1}/runs/plain/model")
+    assert (refused.status_code, refused.json()["code"]) == (409, "withdrawn-run")
+    assert signed.client("viewer").get(f"{V1}/runs/plain/model", params={"withdrawn": True}).status_code == 200
+
+
+def test_head_has_the_headers_of_get_and_no_body(signed):
+    client = signed.client("viewer")
+    for path in (f"{V1}/runs", f"{V1}/runs/plain/sites.csv", "/api/run/sites?run=plain", f"{V1}/runs/nobody"):
+        whole, head = client.get(path), client.head(path)
+        assert head.status_code == whole.status_code and head.content == b""
+        names = ("content-length", "content-type", "etag", "link", "cache-control")
+        assert [head.headers.get(n) for n in names] == [whole.headers.get(n) for n in names]
+    assert signed.client().head(f"{V1}/runs").status_code == 401
+    assert client.head(f"{V1}/live").status_code == 405
+
+
+def test_the_root_of_the_api_names_its_description_and_resources(signed):
+    client = signed.client("viewer")
+    index = client.get(V1).json()
+    assert index["runs"] == f"{V1}/runs" and client.get(index["description"]).json()["openapi"].startswith("3.1")
+    moved = client.get(f"{V1}/openapi.json")
+    assert (moved.status_code, moved.headers["location"]) == (307, "/api/openapi.json")
+    assert signed.client().get(V1).status_code == signed.client().get(f"{V1}/openapi.json").status_code == 401
+
+
+def test_the_description_is_compressed_and_its_page_rendered_once(signed):
+    client = signed.client("viewer")
+    answer = client.get("/api/openapi.json", headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip" and int(answer.headers["content-length"]) < len(answer.content) / 4
+    first = client.get("/api/docs").text
+    [body] = signed.app.state.api_docs.values()
+    assert str(body) in first and client.get("/api/docs").text.count(str(body)) == 1
+    client.get("/api/docs", params={"q": "nomogram"})
+    assert list(signed.app.state.api_docs.values()) == [body]
 
 
 def test_an_experiment_has_no_folders_and_no_passwords(hospital):

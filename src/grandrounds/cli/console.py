@@ -270,6 +270,9 @@ def console_log(
         typer.Option(help="Write the entries to this file (.csv or .jsonl), which only its owner can read."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON lines.")] = False,
+    access_log: Annotated[
+        Path | None, typer.Option("--access-log", help="The access log, as `rounds console` takes it; the same as FILE.")
+    ] = None,
 ) -> None:
     """Print or export the console's access log: sign-ins, and which user viewed which patient."""
     from grandrounds.console.access_export import to_csv, to_json_lines
@@ -277,11 +280,13 @@ def console_log(
     from grandrounds.core.errors import BadInput, nearest
     from grandrounds.deploy.files import write_private
 
+    if file is not None and access_log is not None:
+        raise BadInput(f"{file} and --access-log {access_log}: give the access log once", code="conflicting-options")
     if event and event not in EVENTS:
         raise BadInput(f"--event {event}: unknown event; {nearest(event, EVENTS)}", code="unknown-event")
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise BadInput(f"--out {out}: name a file that ends in .csv or .jsonl", code="unknown-format")
-    entries = list(read_entries(file or default_file(), Filter(user, run, row, event, since, until)))
+    entries = list(read_entries(file or access_log or default_file(), Filter(user, run, row, event, since, until)))
     if out is not None:
         lines = to_csv(entries) if out.suffix == ".csv" else to_json_lines(entries)
         write_private(out, "".join(lines))

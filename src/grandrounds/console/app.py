@@ -21,6 +21,7 @@ from grandrounds.console.auth import lock, sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.cache import StillComputing
 from grandrounds.console.compression import Compression
+from grandrounds.console.head_requests import HeadRequests
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.console.static_files import StaticApp
@@ -52,6 +53,7 @@ def create_app(app_state: AppState) -> FastAPI:
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     app.add_middleware(Unexpected)
     app.add_middleware(Compression)
+    app.add_middleware(HeadRequests)
     app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app

@@ -12,13 +12,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grandrounds.console.static_files import accepts_gzip
 
-_PATHS = tuple(f"{root}/{name}" for root in ("/api", "/api/v1") for name in ("run", "compar", "privacy", "progress"))
+_PATHS = tuple(
+    f"{root}/{name}" for root in ("/api", "/api/v1") for name in ("run", "compar", "privacy", "progress", "openapi")
+)
 _NEVER = ("case", "patient", "/sign", "session")
 _SMALLEST, _LEVEL = 2048, 5
 
 
 class Compression:
-    """ASGI middleware that compresses JSON of runs, comparisons and privacy accounts."""
+    """ASGI middleware that compresses JSON of runs, comparisons, privacy accounts and the description of the API."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

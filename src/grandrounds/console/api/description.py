@@ -33,7 +33,7 @@ TAGS = {
     "hospitals": "Hospitals compared with intervals.",
     "rounds": "Rounds of a run: scores, weights, and explanations of weights.",
     "models": "Models that people can read: shapes and risk cards.",
-    "files": "Summary, experiment and reports of a run.",
+    "files": "Summary, experiment, model and reports of a run.",
     "tables": "CSV with a header row. Metrics are shares from 0 to 1 unless docs/metrics.md says otherwise.",
     "comparisons": "Comparisons of runs, and published studies.",
     "register": "The register of models: states, signatures, history.",

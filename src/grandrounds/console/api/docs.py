@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from markupsafe import Markup, escape
 
 from grandrounds.console.api.parameters import Viewer
-from grandrounds.console.render import render_page
+from grandrounds.console.api.resources import ROOT
+from grandrounds.console.render import environment, render_page
 
 router = APIRouter(include_in_schema=False)
+MOST_BODIES = 8
+"""Addresses of this console whose page stays rendered."""
 LONGEST_EXAMPLE = 4000
 """Characters of an example that the page shows."""
 _METHODS = ("get", "post")
@@ -83,18 +86,54 @@ class ObjectType:
 
 @router.get("/api/docs")
 def docs(request: Request, who: Viewer, q: Annotated[str, Query(max_length=200)] = "") -> Response:
-    schema = request.app.openapi()
-    base = f"{request.url.scheme}://{request.url.netloc}"
+    base, stored = f"{request.url.scheme}://{request.url.netloc}", _stored_bodies(request)
+    body = stored.get(base) if not q else None
+    if body is None:
+        body = _render_body(request.app.openapi(), base, q)
+    if not q:
+        stored[base] = body
+        if len(stored) > MOST_BODIES:
+            stored.pop(next(iter(stored)), None)
+    return render_page(request, "api_docs.html", who=who, body=body)
+
+
+def _stored_bodies(request: Request) -> dict[str, Markup]:
+    """Return the rendered pages without a search, by address: the description stays the same while the console runs."""
+    state = request.app.state
+    if not hasattr(state, "api_docs"):
+        state.api_docs = {}
+    stored: dict[str, Markup] = state.api_docs
+    return stored
+
+
+def _render_body(schema: Schema, base: str, q: str) -> Markup:
     words = q.casefold().split()
     operations = [(tag, operation) for tag, operation in _operations(schema, base) if operation.fits(words)]
     sections = [
         Section(tag["name"], _marked(tag["description"]), tuple(o for name, o in operations if name == tag["name"]))
         for tag in schema["tags"]
     ]
-    return render_page(
-        request, "api_docs.html", who=who, q=q, base=base, sections=[s for s in sections if s.operations],
-        count=len(operations), old=list(_deprecated(schema)), types=list(_types(schema)),
+    text = (
+        environment()
+        .get_template("api_docs_body.html")
+        .render(
+            q=q, base=base, sections=[s for s in sections if s.operations], count=len(operations),
+            old=list(_deprecated(schema)), types=list(_types(schema)),
+        )
     )  # fmt: skip
+    return Markup(text)
+
+
+@router.get(ROOT)
+def index(request: Request, who: Viewer) -> dict[str, str]:
+    """Name the description of the API and its first resources."""
+    paths = [path for path in request.app.openapi()["paths"] if path.startswith(f"{ROOT}/") and "{" not in path]
+    return {"description": "/api/openapi.json", "docs": "/api/docs", **{path.removeprefix(f"{ROOT}/"): path for path in paths}}
+
+
+@router.get(f"{ROOT}/openapi.json")
+def openapi(who: Viewer) -> Response:
+    return RedirectResponse("/api/openapi.json", 307)
 
 
 def _operations(schema: Schema, base: str) -> Iterator[tuple[str, Operation]]:

@@ -1,4 +1,4 @@
-"""Files of a run folder: summary, experiment and reports. A file is read only if it is a plain file of limited size."""
+"""Files of a run folder: summary, experiment, model and reports. A file is read only if it is a plain file of limited size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from grandrounds.core.arrays import read_file
 from grandrounds.core.redact import hide
 
 resources = Resources("files")
+STORED = {"summary": "summary.json", "report": "report.html", "report.pdf": "report.pdf", "model": "model.safetensors"}
+"""Resources that are files of the run folder."""
 HTML: Responses = {200: {"description": "A page that needs no network.", "content": {"text/html": {}}}}
 PDF: Responses = {200: {"description": "The report with a model card.", "content": {"application/pdf": {}}}}
 TOML: Responses = {200: {"description": "The settings of the run.", "content": {"application/toml": {}}}}
+MODEL: Responses = {
+    200: {"description": "The arrays of the model.", "content": {"application/octet-stream": {}}}
+}
 SUMMARY: Responses = {
     200: {"description": "summary.json.", "content": {"application/json": {"schema": {"type": "object"}}}}
 }
@@ -86,21 +91,33 @@ def _without_places(value: Any) -> Any:
     return PurePath(value).name if PurePath(value).is_absolute() else hide(value)
 
 
+@resources.get(
+    "/runs/{run}/model",
+    summary="model.safetensors of a finished run, as it is stored",
+    response_class=Response,
+    responses=MODEL,
+)
+def model(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
+    """Return the model file. Its SHA-256 is in the ledger and in the register of models."""
+    data = _stored_file(request, run, STORED["model"], "the run is not finished, or has no common model", withdrawn)
+    return send_file(data, f"model-{file_word(run)}.safetensors", "application/octet-stream")
+
+
 @resources.get("/runs/{run}/report", summary="report.html of a finished run", response_class=Response, responses=HTML)
 def report(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
     """Return the report as a file to store: its scripts do not run on this console's pages."""
-    data = _report_file(request, run, "report.html", f"`rounds report {run}` writes it", withdrawn)
+    data = _stored_file(request, run, STORED["report"], f"`rounds report {run}` writes it", withdrawn)
     return send_file(data, f"report-{file_word(run)}.html", "text/html; charset=utf-8")
 
 
 @resources.get("/runs/{run}/report.pdf", summary="report.pdf of a finished run", response_class=Response, responses=PDF)
 def report_pdf(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
     """Return the report with its model card. The console prints none: `rounds report RUN --pdf` does."""
-    data = _report_file(request, run, "report.pdf", f"`rounds report {run} --pdf` writes it", withdrawn)
+    data = _stored_file(request, run, STORED["report.pdf"], f"`rounds report {run} --pdf` writes it", withdrawn)
     return send_file(data, f"report-{file_word(run)}.pdf", "application/pdf")
 
 
-def _report_file(request: Request, run: str, name: str, missing: str, withdrawn: bool) -> bytes:
+def _stored_file(request: Request, run: str, name: str, missing: str, withdrawn: bool) -> bytes:
     run_index = get_state(request).run_index
     run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return read_run_file(run_index, run, name, missing=missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request
@@ -19,9 +20,10 @@ from grandrounds.console.api.parameters import (
     WithdrawnModel,
 )
 from grandrounds.console.api.resources import ROOT, Resources, to_id
+from grandrounds.console.api.run_files import STORED
 from grandrounds.console.app_state import get_state
 from grandrounds.console.render import link
-from grandrounds.console.run_index import NotFound
+from grandrounds.console.run_index import NotFound, is_stored
 from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import watch as watch_view
@@ -80,6 +82,7 @@ LINKED = (
         "card",
         "watch",
         "summary",
+        "model",
     ),
     *("experiment", "report", "report.pdf", "sites.csv", "subgroups.csv", "rounds.csv", "weights.csv", "metrics.csv"),
 )
@@ -170,8 +173,13 @@ def one_run(request: Request, who: Viewer, run: RunName) -> RunResource:
         state=line.state,
         changed=line.changed,
         changed_at=_moment(line.changed),
-        links={name: f"{ROOT}/runs/{to_id(run)}/{name}" for name in LINKED},
+        links={name: f"{ROOT}/runs/{to_id(run)}/{name}" for name in _linked(run_index.get(run).folder)},
     )
+
+
+def _linked(folder: Path) -> list[str]:
+    """List the resources of a run; of files those that are stored."""
+    return [name for name in LINKED if name not in STORED or is_stored(folder / STORED[name])]
 
 
 @resources.get(
