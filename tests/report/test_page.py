@@ -152,7 +152,7 @@ def test_every_section_is_there(evil_page):
         assert heading in page.headings
     for title in (
         "Test scores by round",
-        "Log loss at each site",
+        "AUROC at each site",
         "Aggregation weights",
         "Reliability",
         "Decision curve",
@@ -366,6 +366,37 @@ def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsy
     (moved / "comparison.json").write_text("{}")
     with refused("damaged-file", match=r"comparison\.json"):
         report(moved)
+
+
+@pytest.fixture
+def chromium():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with sync_api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def test_heat_maps_do_not_glare_on_a_dark_screen(evil_page, chromium, tmp_path):
+    """Their scales begin with white, which becomes the colour of the paper, and end with the lightest colour."""
+    (tmp_path / "page.html").write_text(evil_page)
+    scales = {}
+    for scheme in ("light", "dark"):
+        page = chromium.new_page(color_scheme=scheme)
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
+        scales[scheme] = page.evaluate(
+            "() => [...document.querySelectorAll('.js-plotly-plot')].flatMap(p => p.data)"
+            ".filter(t => t.type === 'heatmap').map(t => t.colorscale.map(([, colour]) => colour))"
+        )
+        page.close()
+    assert len(scales["light"]) == len(scales["dark"]) >= 4
+    assert sum(scale[0] == "#ffffff" for scale in scales["light"]) >= 4
+    for light, dark in zip(scales["light"], scales["dark"], strict=True):
+        assert not {"#ffffff", "#e5e8eb", "#f7f7f7"} & set(dark), dark
+        assert light[0] != "#ffffff" or dark[0] == "#14181d"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to draw the page with")

@@ -113,6 +113,19 @@ const dyed = (value, by) => {
   if (value === null || typeof value !== "object") return value;
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, KEPT.has(key) ? one : dyed(one, by)]));
 };
+// A heat map on dark paper: a scale that begins with white begins with the paper, and its darkest colour is the lightest.
+const channels = colour => [1, 3, 5].map(k => parseInt(colour.slice(k, k + 2), 16));
+const pale = colour => /^#[0-9a-f]{6}$/i.test(colour) && channels(colour).every(channel => channel >= 0xe0);
+const lit = colour => { // the same hue with the opposite lightness
+  const [low, high] = [Math.min(...channels(colour)), Math.max(...channels(colour))];
+  return `rgb(${channels(colour).map(channel => Math.round(30 + 0.85 * (channel + 255 - low - high))).join(",")})`;
+};
+const dimmed = (trace, back, faint) => {
+  if (!Array.isArray(trace.colorscale)) return trace;
+  const rises = trace.colorscale[0][1] === "#ffffff";
+  const colour = one => pale(one) ? (rises ? back : faint) : rises ? lit(one) : one;
+  return {...trace, colorscale: trace.colorscale.map(([at, one]) => [at, colour(one)])};
+};
 const tinted = ({data, layout}) => { // ink, grid and background of the page; paper stays white
   if (document.documentElement.dataset.dark === undefined || !dark.matches) return [data, layout];
   const [back, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
@@ -120,7 +133,7 @@ const tinted = ({data, layout}) => { // ink, grid and background of the page; pa
   const series = [["#003377", "#7da7f5"], ["#994422", "#e08a5e"], ["#663333", "#d68f8f"],
     ["#554466", "#b7a3d9"], ["#c3c9cf", "#6b747e"]];
   const by = new Map([...inks, ...series, ["#ffffff", back], ["#e5e8eb", faint], ["#b6bec6", line]]);
-  return [data.map(trace => trace.type === "heatmap" ? trace : dyed(trace, by)), dyed(layout, by)];
+  return [data.map(trace => trace.type === "heatmap" ? dimmed(trace, back, faint) : dyed(trace, by)), dyed(layout, by)];
 };
 const broken = (text, most) => text.split(" ").reduce((lines, word) => {
   const last = lines.at(-1);
