@@ -97,7 +97,8 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
     assert (code, err) == (0, "")
     case = explain_case(gr.load_run(home / "run"), 12)
     for words in (
-        "Row 12 of patients.csv at a",
+        "Patient 12, a",
+        "Row 12 of patients.csv at a (",
         f"risk of died = 1: {case.probability:.1%}, baseline {case.baseline:.1%}",
         f"outcome: died = {case.outcome}",
         case.attributions[0].column,
@@ -219,7 +220,7 @@ def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, roun
     code, out, _ = rounds("explain", missed.folder, "--case", number)
     assert code == 0
     assert "(near miss)" in out
-    assert "bias? sex = " in out
+    assert "non-clinical factor: sex = " in out
     assert "at the mean of all sites' patients the risk would be" in out.replace("\n", " ")
     page = (missed.folder / "explain" / f"case-{number}.html").read_text()
     for words in (
@@ -237,8 +238,8 @@ def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, roun
     )
     arguments = ("explain", missed.folder, "--case", 1, "--table", tmp_path / "n.csv", "--out", tmp_path)
     code, out, _ = rounds(*arguments, "--protected", "age")
-    assert "bias? age = 50 (named)" in out
-    assert "bias? sex" not in out
+    assert "non-clinical factor: age = 50 (named)" in out
+    assert "non-clinical factor: sex" not in out
     assert "data: pressure = 300 is above what nearly all training patients have" in out
     assert "data: column 'lactate' is absent" in out
     assert "(imputed)" in out

@@ -111,7 +111,7 @@ def test_the_words_hold_the_numbers(runs, told):
     text, promise = flat(printed), run.summary["privacy"]
     assert code == 0
     for words in (
-        "GUARANTEE to each row: epsilon = 3, delta = 1e-5",
+        "Guarantee to each row: epsilon = 3, delta = 1e-5",
         f"e^epsilon = {math.exp(promise['epsilon']):.4g}",
         "1 in 100,000",
         "finds at most 20.1% of those who did",
@@ -135,7 +135,7 @@ def test_the_words_hold_the_numbers(runs, told):
 
 def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(runs, told):
     text = flat(told(runs("client").folder)[1])
-    assert "GUARANTEE to each site: epsilon = 8" in text and "which the sites must trust" in text
+    assert "Guarantee to each site: epsilon = 8" in text and "which the sites must trust" in text
     assert "twice the epsilon applies: 16, with delta = 0.03" in text, "(1 + e^8) 1e-5"
     assert "finds at most practically all" in text and "rules out little" in text
     shared = flat(told(runs("shares").folder)[1])
@@ -177,8 +177,8 @@ def test_public_preparation_leaves_nothing_beside_the_promise(tmp_path, told):
 def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs, told):
     code, printed = told(runs(name).folder)
     text = flat(printed)
-    assert code == 0 and "NO GUARANTEE" in text and "GUARANTEE to" not in text
-    assert "every number to 0.1 %" in text and "histograms of its patients' scores" in text
+    assert code == 0 and "No formal guarantee" in text and "Guarantee to" not in text
+    assert "every number to 0.1%" in text and "histograms of its patients' scores" in text
     assert ("its whole model" in text) == (name == "plain")
     assert ("the server saw no single one" in text) == (name == "secure")
     assert ("epsilon = infinity" in text and "signs are sent as they are" in text) == (name == "raw")
@@ -198,7 +198,7 @@ def test_a_smaller_epsilon_in_the_summary_is_found(copied):
     text = flat(done.stdout)
     assert done.returncode == 3 and "do not rely on it" in text
     assert "FOUND the summary says epsilon = 1, and the releases of all rounds add up to 2.99" in text
-    assert "GUARANTEE to each row: epsilon = 3" in text, "what the releases add up to, not what was written"
+    assert "Guarantee to each row: epsilon = 3" in text, "what the releases add up to, not what was written"
 
 
 def test_more_noise_in_a_round_than_there_was_is_found(copied, told):
@@ -245,7 +245,7 @@ def test_a_promise_taken_out_of_the_summary_is_found(copied, told):
     nothing = {"mechanism": "none", "epsilon": None, "statement": "none"}
     run = change(copied("client"), "summary.json", lambda s: s.update(privacy=nothing))
     code, printed = told(run.folder)
-    assert code == 3 and "NO GUARANTEE" in printed and "has releases with a privacy guarantee" in printed
+    assert code == 3 and "No formal guarantee" in printed and "has releases with a privacy guarantee" in printed
 
 
 def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied, told):

@@ -16,6 +16,7 @@ from grandrounds.cli.show import model_lines, register
 from grandrounds.core.arrays import save
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.metrics.names import with_auroc
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 from grandrounds.report.model_table import model_section
 from grandrounds.report.weights.record import percent
 from grandrounds.runs.model import TrainedModel
@@ -61,7 +62,7 @@ def test_the_words_have_the_numbers_of_the_record(held, shown):
         assert f"Its validation loss is {decision['signals']['val_loss'][site]:.3f}, number " in text
         assert f"Its calibration error is {decision['signals']['ece'][site]:.3f}, number " in text
         said = next(line for line in text.splitlines() if line.startswith("Of its weight, "))
-        found = [int(n) for n in re.findall(r"(\d+) %", said)]
+        found = [int(n) for n in re.findall(r"(\d+)%", said)]
         exact = [100 * of[site] / decision["weights"][site] for of in decision["shares"].values()]
         assert sum(found) == 100 and np.abs(np.subtract(found, exact)).max() < 1
         cohort = decision["cohorts"]["of"]
@@ -78,8 +79,8 @@ def test_features_come_from_the_rounds_own_sketches(held):
     seen = 0
     for site, sketch in block["sketches"].items():
         for line in held.why(3, site).splitlines():
-            for name, share in re.findall(r"(\w+) ([\d.]+) % \(consensus ", line):
-                assert f"{share} %" == percent(sketch[told["features"].index(name)])
+            for name, share in re.findall(r"(\w+) ([\d.]+)% \(consensus ", line):
+                assert f"{share}%" == percent(sketch[told["features"].index(name)])
                 seen += 1
     assert seen > 0
 
@@ -300,21 +301,32 @@ def test_a_linear_model_by_hand(tmp_path):
     assert [w.feature for w in table.weights] == ["sex = male", "ward = other", "age", "lactate missing"]
     assert [w.odds_ratio for w in table.weights] == pytest.approx([0.25, 3, 2, 1.5], rel=1e-6)
     assert [w.effect for w in table.weights] == ["lowers", "raises", "raises", "raises"]
-    assert table.weights[0].per == "in place of female" and table.weights[1].per == "against a missing value"
+    assert table.weights[0].per == "vs. female" and table.weights[1].per == "vs. missing"
     age = table.weights[2]
-    assert (age.per, age.step) == ("deviation (12)", 12.0)
+    assert (age.per, age.step) == ("SD (12)", 12.0)
     assert age.odds_ratio_per_unit**10 == pytest.approx(2 ** (10 / 12), rel=1e-6)
     assert table.zeros == 3 and table.baseline == pytest.approx(0.1, rel=1e-6)
-    lines = list(model_lines(table))
+    lines = list(model_lines(table, NO_LABELS))
     assert lines[0] == "log-odds of died = 1: 4 of 7 weights are not zero"
-    assert re.split(r"\s{2,}", lines[1]) == ["feature", "weight", "odds ratio", "per", "risk"]
-    assert re.split(r"\s{2,}", lines[2]) == ["sex = male", "-1.386", "0.250", "in place of female", "lowers"]
-    assert re.split(r"\s{2,}", lines[4]) == ["age", "+0.693", "2.00", "deviation (12)", "raises"]
+    assert re.split(r"\s{2,}", lines[1]) == ["feature", "weight", "odds ratio", "comparison", "risk"]
+    assert re.split(r"\s{2,}", lines[2]) == ["sex = male", "-1.386", "0.250", "vs. female", "lowers"]
+    assert re.split(r"\s{2,}", lines[4]) == ["age", "+0.693", "2.00", "per SD (12)", "raises"]
     told = "\n".join(lines[6:])
     assert "3 weights are zero and not listed." in told and "a baseline risk of 10.0%" in told
-    assert "Platt's slope 0.5 and intercept -1.25" in told and "A risk of 0.25 or more counts as 1." in told
+    assert "Platt's slope 0.5 and intercept -1.25" in told and "Flagged as died = 1 at a risk of 25.0% or more." in told
     values = table.to_dict()
     assert values["baseline_risk"] == table.baseline and values["weights"][0]["effect"] == "lowers"
+
+
+def test_a_linear_model_has_clinical_names_and_units(tmp_path):
+    table = readable(TrainedModel.load(linear(tmp_path / "m.safetensors", weights=WEIGHTS, bias=0.0)))
+    labels = ColumnLabels(names={"age": "age at admission", "died": "death in hospital"}, units={"age": "years"})
+    lines = list(model_lines(table, labels))
+    assert lines[0].startswith("log-odds of death in hospital: ")
+    assert re.split(r"\s{2,}", lines[4]) == ["age at admission", "+0.693", "2.00", "per SD (12 years)", "raises"]
+    page = "".join(model_section(table, labels))
+    assert "log-odds of death in hospital are" in page and "<td>per SD (12 years)</td>" in page
+    assert table.to_dict()["weights"][2]["column"] == "age", "the names of the table in JSON"
 
 
 def test_a_number_that_was_not_scaled_is_per_one(tmp_path):

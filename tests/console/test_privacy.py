@@ -70,7 +70,7 @@ def test_an_account_is_the_commands_own(promised, root, name):
     words = " ".join(rounds("privacy", root / name).stdout.split())
     assert all(sentence in words for sentence in (*told["sentences"], *told["released"]))
     page = promised.client("auditor").get("/privacy", params={"run": name}).text
-    assert ("No formal guarantee" in page) == (name in ("plain", "hidden")) == ("GUARANTEE to each" not in words)
+    assert ("No formal guarantee" in page) == (name in ("plain", "hidden")) == ("Guarantee to each" not in words)
 
 
 def test_what_a_site_spent_is_that_of_its_own_rounds(promised, root):

@@ -67,7 +67,7 @@ def test_every_folder_has_the_keys_of_all_sites(folders):
 def test_lists_follow_whoever_comes_goes_or_has_new_keys(folders, hospital, tmp_path):
     before = on_the_servers_list(folders)
     done = rounds("provision", "rotate", folders.out, "b", "--make-keys")
-    assert "until then it refuses secure sums with b (other-peer-key)" in done.stdout
+    assert "until then it refuses secure aggregation with b (other-peer-key)" in done.stdout
     assert fingerprint(on_the_servers_list(folders)["b"]) in done.stdout
     everybody_knows_everybody(folders, *NAMES)
     assert listed(folders.site("c"))["b"] != before["b"]
@@ -83,7 +83,7 @@ def test_lists_follow_whoever_comes_goes_or_has_new_keys(folders, hospital, tmp_
     source = tmp_path / "five.toml"
     source.write_text(consortium_text(*NAMES, "e"))
     done = rounds("provision", source, "--out", folders.out, "--site", "e", "--site", "d", "--make-keys")
-    assert done.returncode == 0 and "refuses secure sums with new ones (unknown-peer)" in done.stdout
+    assert done.returncode == 0 and "refuses secure aggregation with new ones (unknown-peer)" in done.stdout
     everybody_knows_everybody(folders, *NAMES, "e")
 
     renewal.rotate_server(folders.out)
@@ -103,7 +103,7 @@ def test_two_sites_are_told_that_they_can_have_no_secure_sums(tmp_path):
     done = rounds("provision", "two.toml", "--out", "out", "--make-keys", cwd=tmp_path)
     assert "note: secure aggregation (privacy.secure) needs 3 sites, and there are 2" in done.stdout
     shown = rounds("site", "peers", tmp_path / "out" / "sites" / "a")
-    assert shown.returncode == 0 and "note: 2 sites, but secure.fewest is 3: this site joins no secure sum" in shown.stdout
+    assert shown.returncode == 0 and "note: 2 sites, but secure.fewest is 3: this site takes no part in secure aggregation" in shown.stdout
 
 
 def test_what_hospitals_read_to_one_another_is_the_same(folders, hospital):

@@ -58,7 +58,7 @@ def sketches(values, flat=()):
 
 def test_fedavg_is_the_share_of_rows():
     assert weight_sentences(fedavg(), "site-02") == [
-        "round 7, site-02: weight 40.0 %, number 2 of 2.",
+        "round 7, site-02: weight 40.0%, number 2 of 2.",
         "That is its share of the training rows: 4,000 of 10,000.",
         "Weighting: by rows.",
     ]
@@ -67,7 +67,7 @@ def test_fedavg_is_the_share_of_rows():
 def test_a_record_from_before_there_were_stages():
     old = record({"a": 0.25, "b": 0.75}, {"data_size": {"a": 1.0, "b": 3.0}}, why="a share of rows")
     assert weight_sentences(old, "a") == [
-        "round 7, a: weight 25.0 %, number 2 of 2.",
+        "round 7, a: weight 25.0%, number 2 of 2.",
         "That is its share of the training rows: 1 of 4.",
         "Why: a share of rows.",
     ]
@@ -82,20 +82,20 @@ def test_reasons_that_stand_out():
     signals["importance"] = {"a": 2.0, "b": 2.0, "c": 2.0, "bad": 1.0}
     signals["disagreement"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": (0.95 + 0.55 + 0.5) / 2}
     assert weight_sentences(held, "bad", explanations=told) == [
-        "round 7, bad: weight 9.1 %, number 4 of 4.",
-        "By its rows alone (300 of 600) it would have had 50.0 %.",
+        "round 7, bad: weight 9.1%, number 4 of 4.",
+        "By its rows alone (300 of 600) it would have had 50.0%.",
         "Its explanations lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
-        "the usual distance (their median) is 0.00. They are outliers: it keeps 10 % of the weight by its rows (before "
+        "the usual distance (their median) is 0.00. They are outliers: it keeps 10% of the weight by its rows (before "
         "normalisation).",
-        "In total, its features are 50 % as important as usual (the median).",
-        "Features it relies on differently: ward 70.0 % (consensus 10.0 %), age 5.0 % (consensus 50.0 %), "
-        "lactate 25.0 % (consensus 40.0 %).",
+        "In total, its features are 50% as important as usual (the median).",
+        "Features it relies on differently: ward 70.0% (consensus 10.0%), age 5.0% (consensus 50.0%), "
+        "lactate 25.0% (consensus 40.0%).",
         "All of its weight comes from its rows x agreement of explanations.",
         f"Weighting: {OUTLIER}.",
     ]
     signals["disagreement"]["bad"] = 0.9
     lines = weight_sentences(held, "bad", explanations=told)
-    assert "(others 10.0 %)" in lines[4], "a consensus that does not give the recorded distance is not named"
+    assert "(others 10.0%)" in lines[4], "a consensus that does not give the recorded distance is not named"
     assert not any("differently" in line for line in weight_sentences(held, "bad")), "without sketches nothing is said"
 
 
@@ -110,7 +110,7 @@ def remembered(distance, standing, kept):
 
 
 WEIGHED = {"method": {"weigh": {"tolerance": 2.0}}}
-TENTH = "it keeps 10 % of the weight by its rows (before normalisation)."
+TENTH = "it keeps 10% of the weight by its rows (before normalisation)."
 ALL = "it keeps all that its rows give it."
 
 
@@ -214,8 +214,8 @@ def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
 def test_what_others_lose_is_said_of_those_who_gain():
     lines = weight_sentences(outlier(), "b")
     assert lines[:2] == [
-        "round 7, b: weight 30.3 %, number 1 of 4, tied with 2 others.",
-        "By its rows alone (100 of 600) it would have had 16.7 %.",
+        "round 7, b: weight 30.3%, number 1 of 4, tied with 2 others.",
+        "By its rows alone (100 of 600) it would have had 16.7%.",
     ]
     assert "They are not outliers: it keeps all that its rows give it." in lines[2]
     assert "Others lost weight because of their explanations, so it has more than its rows alone would give." in lines
@@ -239,7 +239,7 @@ def test_what_a_site_counts_in_a_model_that_its_cohort_keeps():
     held = outlier(cohorts=cohorts({"a": 1, "b": 1, "c": 2, "bad": 2}))
     apart = {"method": {"cohorts": {"consensus": "cohort", "models": "separate"}}}
     share = held["decision"]["weights"]["bad"] / (held["decision"]["weights"]["bad"] + held["decision"]["weights"]["c"])
-    said = f"Cohorts keep models of their own: in that of its cohort it counts {100 * share:.1f} %."
+    said = f"Cohorts keep models of their own: in that of its cohort it counts {100 * share:.1f}%."
     assert said in weight_sentences(held, "bad", plan=apart)
     assert said not in weight_sentences(held, "bad", plan=PLAN)
 
@@ -261,10 +261,10 @@ def test_the_papers_form_counts_by_the_nearest():
     lines = weight_sentences(held, "bad")
     assert lines[2].endswith(
         "from the consensus of the sites (0 the same, 2 nothing in common); the usual distance (their median) is 0.11. By "
-        "agreement it counts 12 % of "
+        "agreement it counts 12% of "
         "what the site nearest to the consensus counts."
     )
-    assert lines[3] == "Of its weight, 33 % comes from data size and 67 % from agreement."
+    assert lines[3] == "Of its weight, 33% comes from data size and 67% from agreement."
     assert "None lies nearer to the consensus, so by agreement none counts more." in weight_sentences(held, "a")[2]
 
 
@@ -274,7 +274,7 @@ def test_a_model_without_reasons():
     lines = weight_sentences(held, "bad")
     assert lines[2] == (
         "Its model used no feature, so its explanations carry no information: it counts at most as the site that agrees least, "
-        "and keeps 10 % of the weight by its rows (before normalisation)."
+        "and keeps 10% of the weight by its rows (before normalisation)."
     )
     assert [line for line in lines if "Note" in line] == ["Note: the device is small."]
     assert "Note: a: something of its own." in weight_sentences(held, "a")
@@ -288,12 +288,12 @@ def test_rounds_in_which_reasons_were_not_asked_for():
     held = outlier()
     del held["decision"]["signals"]["disagreement"]
     assert weight_sentences(held, "bad")[2] == (
-        "Explanations were not requested in this round; its last known agreement with the others applies: 10 %."
+        "Explanations were not requested in this round; its last known agreement with the others applies: 10%."
     )
     held["decision"]["signals"]["agreement"] = held["decision"]["signals"].pop("in_line")
     lines = weight_sentences(held, "bad")
     assert lines[2] == (
-        "Explanations were not requested in this round; by the last known agreement it counts 10 % of what the site nearest to "
+        "Explanations were not requested in this round; by the last known agreement it counts 10% of what the site nearest to "
         "the consensus did."
     )
     assert not any("its rows as far as" in line for line in lines), "the paper's forms do not go by rows"
@@ -314,8 +314,8 @@ def test_a_cohort_is_compared_within():
     assert lines[2:5] == [
         "It is in cohort 1 of 2 with a and b; its explanations were compared with theirs only.",
         "Its explanations lie 0.60 from the consensus of its cohort (0 the same, 2 nothing in common); the usual distance (their "
-        "median) is 0.40. By agreement it counts 10 % of what the site of its cohort nearest to the consensus counts.",
-        "Features it relies on differently: age 50.0 % (consensus 80.0 %), lactate 50.0 % (consensus 20.0 %).",
+        "median) is 0.40. By agreement it counts 10% of what the site of its cohort nearest to the consensus counts.",
+        "Features it relies on differently: age 50.0% (consensus 80.0%), lactate 50.0% (consensus 20.0%).",
     ]
     alone = weight_sentences(held, "c", explanations=told, plan=PLAN)
     assert alone[2:4] == [
@@ -324,8 +324,8 @@ def test_a_cohort_is_compared_within():
         "By agreement none counts more.",
     ]
     assert alone[4] == (
-        "Features it relies on differently: ward 100.0 % (consensus 25.0 %), age 0 % (consensus 60.0 %), "
-        "lactate 0 % (consensus 15.0 %)."
+        "Features it relies on differently: ward 100.0% (consensus 25.0%), age 0% (consensus 60.0%), "
+        "lactate 0% (consensus 15.0%)."
     ), "the consensus of all, which its distance is to"
     everywhere = {"method": {"cohorts": {"consensus": "global"}}}
     lines = weight_sentences(held, "c", plan=everywhere)
@@ -342,7 +342,7 @@ def test_losses_and_calibration():
     assert weight_sentences(held, "a")[1:4] == [
         "Its validation loss is 1.500, number 1 of 2 (1 the highest); sites with a high loss count more.",
         "Its calibration error is 0.100, number 2 of 2 (1 the highest); poorly calibrated sites count more.",
-        "Of its weight, 80 % comes from its validation loss and 20 % from its calibration error.",
+        "Of its weight, 80% comes from its validation loss and 20% from its calibration error.",
     ]
     assert weight_sentences(held, "c")[1:3] == [
         "It has no validation rows, so its validation loss counts as the mean of the others'.",
@@ -376,17 +376,17 @@ LONG = "Its update is 4 long, number 1 of 3 (1 the longest); the usual length wa
         ("geometric-median", {"distance": [3.5, 1.0, 2.0]},
          ["Its update lies 3.5 from the geometric median, number 3 of 3 (1 the nearest); the further off, the less it "
           "counts."]),
-        ("clip", {"clipped": [0.5, 0.0, 0.0]}, ["50 % of its length was clipped."]),
+        ("clip", {"clipped": [0.5, 0.0, 0.0]}, ["50% of its length was clipped."]),
         ("median", {}, []),
     ],
 )  # fmt: skip
 def test_robust_rules(rule, signals, said):
     assert judged(rule, {"a": 0.0, "b": 0.5, "c": 0.5}, **signals) == [
-        "round 7, a: weight 0 %, number 3 of 3.",
-        "By its rows alone (20 of 40) it would have had 50.0 %.",
+        "round 7, a: weight 0%, number 3 of 3.",
+        "By its rows alone (20 of 40) it would have had 50.0%.",
         LONG,
         *said,
-        "Its weight was 50.0 % after weighting and 0 % after the robust rule.",
+        "Its weight was 50.0% after weighting and 0% after the robust rule.",
         "Weighting: by rows.",
         "Robust aggregation: as it judges.",
     ]
@@ -394,7 +394,7 @@ def test_robust_rules(rule, signals, said):
 
 def test_an_update_without_an_end_is_left_out():
     lines = judged("krum", {"a": 0.0, "b": 1.0, "c": 0.0}, left_out=[1.0, 0.0, 0.0], krum_score=[0.0, 1.0, 2.0])
-    assert lines[0] == "round 7, a: weight 0 %, number 2 of 3, tied with 1 other."
+    assert lines[0] == "round 7, a: weight 0%, number 2 of 3, tied with 1 other."
     assert lines[2] == "Its update had no finite length and was left out."
     assert "Krum score" not in " ".join(lines)
 
@@ -406,7 +406,7 @@ def test_the_other_ways_of_weighing():
         "Its model lies 1.5 from the mean of all models, number 2 of 2 (1 the nearest); the nearer, the more it counts."
     )
     right = weight_sentences(record(weights, {"reference_accuracy": {"a": 0.875, "b": 0.375}}), "a")
-    assert right[1] == "Its model is correct on 87.5 % of the server's reference rows, number 1 of 2 (1 the most)."
+    assert right[1] == "Its model is correct on 87.5% of the server's reference rows, number 1 of 2 (1 the most)."
     own = weight_sentences(record(weights, {"my_signal": far, "loss": far}), "a")
     assert own[1:3] == [
         "Its my signal is 0.5, number 2 of 2 (1 the highest).",
@@ -418,7 +418,7 @@ def test_who_took_part_and_who_did_not():
     weights, drawn = {"a": 0.5, "b": 0.5}, "2 of 4 sites were drawn at random"
     held = record(weights, {}, stages=[stage("select", drawn)], why=drawn, missing={"c": "dropped out"})
     assert weight_sentences(held, "a") == [
-        "round 7, a: weight 50.0 %, as every site that answered.",
+        "round 7, a: weight 50.0%, as every site that answered.",
         "2 of 4 sites were drawn at random; it was one of them.",
     ]
     assert weight_sentences(held, "c") == [
@@ -463,25 +463,25 @@ def test_weights_that_are_no_shares_of_one_model():
     rows = {"a": 10.0, "b": 30.0, "c": 40.0}
     local = record({"a": 1.0, "b": 1.0, "c": 1.0}, {"data_size": rows}, why="every site keeps its own")
     assert weight_sentences(local, "a") == [
-        "round 7, a: weight 100.0 %, as every site that answered.",
+        "round 7, a: weight 100.0%, as every site that answered.",
         "Why: every site keeps its own.",
     ]
     signals = {"data_size": rows, "cluster": {"a": 1.0, "b": 1.0, "c": 2.0}}
     clustered = record({"a": 0.25, "b": 0.75, "c": 1.0}, signals)
     assert weight_sentences(clustered, "a")[:2] == [
-        "round 7, a: weight 25.0 % in cluster 1, number 2 of 2.",
+        "round 7, a: weight 25.0% in cluster 1, number 2 of 2.",
         "That is its share of the training rows: 10 of 40.",
     ]
-    assert weight_sentences(clustered, "c")[0] == "round 7, c: weight 100.0 % in cluster 2, the only answer there."
+    assert weight_sentences(clustered, "c")[0] == "round 7, c: weight 100.0% in cluster 2, the only answer there."
     mixed = record({"a": 0.6}, {"staleness": {"a": 0.0}, "data_size": {"a": 10.0}})
-    assert weight_sentences(mixed, "a")[0] == "round 7, a: weight 60.0 %, the only answer."
+    assert weight_sentences(mixed, "a")[0] == "round 7, a: weight 60.0%, the only answer."
 
 
 def test_joining_cohorts_changes_weights():
     before, after = {"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}
     held = record(before | after, {}, stages=[stage("weigh", "w", before), stage("cohorts", "c", after)], why="w; c")
     assert weight_sentences(held, "a")[1:] == [
-        "Its weight was 25.0 % after weighting and 50.0 % after joining cohorts.",
+        "Its weight was 25.0% after weighting and 50.0% after joining cohorts.",
         "Weighting: w.",
         "Cohorts: c.",
     ]
@@ -500,7 +500,7 @@ def test_the_parts_said_add_up_to_all(held):
     if len(some) == 1:
         assert said[0].startswith("All of its weight comes from")
     if len(some) > 1:
-        numbers = [int(n) for n in re.findall(r"(\d+) %", said[0])]
+        numbers = [int(n) for n in re.findall(r"(\d+)%", said[0])]
         assert len(numbers) == len(some) and sum(numbers) == 100
 
 
@@ -514,9 +514,9 @@ def test_parts_are_off_by_less_than_one(values):
 
 
 def test_numbers_and_names_as_sentences_have_them():
-    said = {0: "0 %", 3e-6: "under 0.001 %", 0.00042: "0.042 %", 0.041: "4.1 %", 0.30154: "30.2 %", 1: "100.0 %"}
+    said = {0: "0%", 3e-6: "under 0.001%", 0.00042: "0.042%", 0.041: "4.1%", 0.30154: "30.2%", 1: "100.0%"}
     assert {share: percent(share) for share in said} == said
-    assert [whole_percent(v) for v in (0, 0.001, 0.14, 1)] == ["0 %", "under 1 %", "14 %", "100 %"]
+    assert [whole_percent(v) for v in (0, 0.001, 0.14, 1)] == ["0%", "under 1%", "14%", "100%"]
     assert join_names(["a"]) == "a" and join_names(["a", "b", "c"]) == "a, b and c"
     assert join_names([f"s{k}" for k in range(20)]) == "s0, s1, s2, s3, s4, s5, s6, s7 and 12 others"
 
@@ -566,17 +566,17 @@ def by_trust(rule="trust", **changed):
 def test_trust_in_words_has_every_part_and_what_nsds_took():
     note = "bad: its attributions diverge from the consortium's, NSDS 1.000 above method.trust.alarm = 0.9"
     assert weight_sentences(trusted(notes=[note]), "bad", plan=by_trust()) == [
-        "round 7, bad: weight 15.0 %, number 3 of 3.",
-        "By its rows alone (20 of 40) it would have had 50.0 %.",
+        "round 7, bad: weight 15.0%, number 3 of 3.",
+        "By its rows alone (20 of 40) it would have had 50.0%.",
         "Its trust is 0.390 (scale 0 to 1), number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its "
         "explanations, 0.180 for consistency.",
-        "Accuracy: its model is correct on 20.0 % of the reference rows, as the server measured; "
+        "Accuracy: its model is correct on 20.0% of the reference rows, as the server measured; "
         "times alpha = 0.5 that is 0.100.",
         "Agreement: its SHAP values diverge from the consortium's by an NSDS of 1.000 (0 = identical), number 1 of 3 "
         "(1 the farthest); exp(-NSDS) = 0.368; times beta = 0.3 that is 0.110.",
-        "Consistency: 0.900, by even accuracies over up to 3 rounds, and explanations that are 80.0 % as they were; times "
+        "Consistency: 0.900, by even accuracies over up to 3 rounds, and explanations that are 80.0% as they were; times "
         "gamma = 0.2 that is 0.180.",
-        "For its NSDS, 39.3 % is subtracted from its weight by trust alone (exp(-0.5 x 1.000) = 0.607), before "
+        "For its NSDS, 39.3% is subtracted from its weight by trust alone (exp(-0.5 x 1.000) = 0.607), before "
         "normalisation.",
         "With it at the share of its rows, the log loss on the reference rows is 0.03 higher than without it: that is "
         "its contribution, which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
@@ -591,7 +591,7 @@ def test_under_masks_a_site_speaks_for_itself():
     lines = weight_sentences(hidden, "a", plan=by_trust())
     assert sum("as it reported" in line for line in lines) == 3, "accuracy, NSDS and contribution"
     own = weight_sentences(trusted(), "a", plan=by_trust(accuracy_at="site"))
-    assert "correct on 90.0 % of its own validation rows, as it reported" in own[3]
+    assert "correct on 90.0% of its own validation rows, as it reported" in own[3]
 
 
 def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
@@ -602,12 +602,12 @@ def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
     half = weight_sentences(held, "a", plan=by_trust(signed=True))
     assert "by a cosine of 0.50, which leaves 0.452; times beta = 0.3 that is 0.136" in half[4]
     assert any("agree by -0.70, so nothing is left of it" in line for line in bad)
-    assert any("agree by 0.50, which leaves 50.0 % of it" in line for line in half)
+    assert any("agree by 0.50, which leaves 50.0% of it" in line for line in half)
 
 
 def test_the_printed_form_and_trust_alone():
     off = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=1.0))
-    assert "100.0 % is subtracted from its weight by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
+    assert "100.0% is subtracted from its weight by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
     none = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=10.0))
     assert none[6] == "NSDS would leave no site any weight, so trust alone decides."
 

@@ -269,20 +269,23 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     from grandrounds.analysis.case.case_page import (
         PARTS,
         case_title,
+        column_value,
         decision_text,
         event_name,
         missing_lines,
         outcome_text,
+        patient_name,
         risk_interval_text,
         risk_name,
         score_description,
-        value_text,
         verdict_lines,
+        verdict_text,
     )
     from grandrounds.analysis.case.values import quality_lines
 
     part = PARTS.get(case.part or "", "new patient")
-    _line(console, styled((case_title(case), "bold"), f" ({part}, {case.model_owner})"))
+    _line(console, styled((patient_name(case), "bold")))
+    _line(console, f"{case_title(case)} ({part}, {case.model_owner})", "dim")
     ends = risk_interval_text(case)
     _line(
         console,
@@ -291,7 +294,7 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
             (f"{case.probability:.1%}", "bold"),
             f" (95% CI {ends})" if ends else "",
             f", baseline {case.baseline:.1%}; decision: {decision_text(case)}; outcome: {outcome_text(case)}",
-            f" ({case.verdict})" if case.verdict else "",
+            f" ({verdict_text(case)})" if case.verdict else "",
         ),
     )
     for line in (*verdict_lines(case), *missing_lines(case)):
@@ -307,9 +310,9 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     )
     _line(console, comparison, "dim")
     for flag in case.bias:
-        shown = next(value_text(r) for r in case.attributions if r.column == flag.column)
-        _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
-    for text, _ in quality_lines(case.quality, case.zero_weight_columns):
+        shown = next(column_value(r, case.labels) for r in case.attributions if r.column == flag.column)
+        _line(console, styled(("non-clinical factor:", "red"), f" {shown} ({flag.kind}) {flag.words}"))
+    for text, _ in quality_lines(case.quality, case.zero_weight_columns, case.labels):
         _line(console, warn(text, "data:"))
 
 
@@ -317,7 +320,7 @@ def _show_outcome(console: Console, case: OutcomeExplanation, top: int) -> None:
     """Print the explanation of a number, a count or a hazard; of many columns the strongest."""
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import PARTS, case_title
+    from grandrounds.analysis.case.case_page import PARTS, case_title, patient_name
     from grandrounds.analysis.case.outcome_page import (
         contribution_rows,
         format_prediction,
@@ -328,7 +331,8 @@ def _show_outcome(console: Console, case: OutcomeExplanation, top: int) -> None:
     from grandrounds.analysis.case.values import quality_lines
 
     part, ends = PARTS.get(case.part or "", "new patient"), prediction_interval_text(case)
-    _line(console, styled((case_title(case), "bold"), f" ({part}, {case.model_owner})"))
+    _line(console, styled((patient_name(case), "bold")))
+    _line(console, f"{case_title(case)} ({part}, {case.model_owner})", "dim")
     _line(
         console,
         styled(
@@ -348,7 +352,7 @@ def _show_outcome(console: Console, case: OutcomeExplanation, top: int) -> None:
     if len(rows) > 2 * top + 1:
         _line(console, f"{len(rows) - 2 * top - 1} weaker contributions are not shown; --top shows more", "dim")
     _line(console, outcome_guide(case)[1], "dim")
-    for text, _ in quality_lines(case.quality, case.zero_weight_columns):
+    for text, _ in quality_lines(case.quality, case.zero_weight_columns, case.labels):
         _line(console, warn(text, "data:"))
 
 
@@ -439,7 +443,7 @@ def _show_site(console: Console, reasons: SiteExplanation, top: int) -> None:
     console.print(table)
     _line(
         console,
-        f"distance to the consensus {reasons.divergence:.2f} of at most 2 (sampling alone would give {reasons.sampling:.2f}), "
+        f"distance to the consensus {reasons.divergence:.2f} (scale 0 to 2; sampling alone would give {reasons.sampling:.2f}), "
         f"number {reasons.rank} of {reasons.sites} from the farthest",
     )
     _line(console, comparison_text(reasons))

@@ -260,7 +260,8 @@ def verify(
             echo(f"FOUND  {model}: {fault}")
         if key is None:
             echo(
-                "note: the key was taken from beside the ledger: anyone who can change the one can change the other (give --key)"
+                "note: the key was taken from beside the ledger: anyone who can change the ledger can change this key "
+                "(give --key)"
             )
         line = "does NOT verify" if failed else f"verifies, with {len(records)} model{'s' * (len(records) != 1)}"
         echo(f"{register_of(runs).path}: {line} ({entries} entries)")

@@ -114,7 +114,7 @@ def _promise(account: Account) -> Iterator[str]:
     statement = account.privacy
     epsilon, delta, unit = account.recomputed.epsilon, statement["delta"], statement["unit"]
     amounts = f"epsilon = {rounded_up(epsilon)}, delta = {plain(delta)}"
-    yield f"GUARANTEE to each {whom(statement)}: {amounts} (one {unit} more or less)"
+    yield f"Guarantee to each {whom(statement)}: {amounts} (one {unit} more or less)"
     remaining = account.remaining
     if remaining is None:
         yield from _wrap("No budget was set (privacy.epsilon): the epsilon spent is counted, and nothing limits it.")
@@ -134,33 +134,33 @@ def _promise(account: Account) -> Iterator[str]:
         *simulated(account.summary),
     ):
         yield from _wrap(line)
-    yield from ("", "SPENT round by round")
+    yield from ("", "Spent round by round")
     yield from _table(
         ("round", "releases", "epsilon so far"),
         [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _pick_rounds(account.recomputed.rounds)],
     )
     if len(account.recomputed.rounds) > _SHOWN:
         yield f"({_SHOWN} of {len(account.recomputed.rounds)} rounds; --json has all)"
-    yield from ("", "RELEASED in total")
+    yield from ("", "Released with protection")
     yield from _bullets(release(Event.from_dict(e), unit) for e in statement["events"])
     if len(statement["spent"]) > 1:
         apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in statement["spent"].items())
         yield from _wrap(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
-    yield from ("", "NOT COVERED")
+    yield from ("", "Not covered by the guarantee")
     yield from _bullets(uncovered(statement))
 
 
 def _no_promise(account: Account) -> Iterator[str]:
     statement = account.privacy
     raw = list(dict.fromkeys(e["what"] for e in statement.get("events", ()) if e["kind"] == "raw"))
-    yield "NO GUARANTEE: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
+    yield f"No formal guarantee{' (epsilon = infinity)' if raw else ''}: this run has no differential privacy"
     yield from _wrap("Disclosed data may reveal something about single patients, and nothing limits how much.")
     if statement.get("secure"):
         yield from _wrap(
             "Secure aggregation hid single answers: the server saw sums. It does not limit what a sum reveals. In "
             "this simulation, keys follow from the seed."
         )
-    yield from ("", "DISCLOSED by each site without protection")
+    yield from ("", "Released without protection")
     yield from _bullets([*raw, *account.disclosures])
     if account.summary["privacy"].get("numbers"):
         yield from _wrap(
@@ -188,7 +188,7 @@ def _trained_on(account: Account) -> str:
 
 
 def _attacks(account: Account) -> Iterator[str]:
-    yield from ("", "ATTACKED")
+    yield from ("", "Attacks")
     if account.attacks is None:
         yield from _wrap(f"Not yet: `rounds attack {account.run}` runs membership inference attacks.")
         return
@@ -200,7 +200,7 @@ def _attacks(account: Account) -> Iterator[str]:
 
 
 def _agreement(account: Account) -> Iterator[str]:
-    yield from ("", "CHECKED")
+    yield from ("", "Check")
     for line in account.findings:
         yield from _wrap(f"FOUND  {line}")
     if account.findings:

@@ -137,7 +137,7 @@ def make(
     else:
         show_next_steps(folders, names)
     if site and make_keys:
-        echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
+        echo(f"{AGAIN.format('other ')}; until then it refuses secure aggregation with new ones (unknown-peer)")
     if policy is None:
         echo(f"policy of each {'new ' if site else ''}site: {template}, {TEMPLATES[template]}; --policy chooses another")
     count = sum(folders.node_key(s.name).exists() or folders.is_invited(s.name) for s in consortium.sites)
@@ -310,7 +310,7 @@ def approve(
         echo(f"tell {site} that its keys are registered: rounds site rekey FOLDER --done")
     if missing:
         echo(f"not joined yet: {', '.join(missing)}; once all have joined:")
-    echo(f"hand every site its folder: rounds site accept FOLDER HANDED; until then it refuses secure sums with {site}")
+    echo(f"hand every site its folder: rounds site accept FOLDER HANDED; until then it refuses secure aggregation with {site}")
 
 
 def _confirm_request(out: Path, request: KeyRequest, *, yes: bool) -> bool:
@@ -390,7 +390,7 @@ def rotate(
         echo(f"hand {Folders(out).site(site)} over, keys/ with it; a server that runs takes the new key within seconds")
     else:
         echo("tell the site that its keys are taken: rounds site rekey FOLDER --done")
-    echo(f"{AGAIN.format('')}; until then it refuses secure sums with {site} (other-peer-key)")
+    echo(f"{AGAIN.format('')}; until then it refuses secure aggregation with {site} (other-peer-key)")
 
 
 @app.command("rotate-server")

@@ -427,9 +427,9 @@ def _show_explanations(console: Console, summary: RunSummary) -> None:
     ):
         if kind in explanation:
             e = explanation[kind]
-            by_chance = "" if e["sampling"] is None else f" (by chance {number(e['sampling'], 3)})"
+            chance = "" if e["sampling"] is None else f"; by chance {number(e['sampling'], 3)}"
             console.print(
-                f"{label}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
+                f"{label}: {number(e['drift'], 3)} (scale 0 to 2{chance}), Jaccard@{e['k']} {number(e['jaccard'], 2)}",
                 highlight=False,
             )
 

@@ -16,6 +16,7 @@ from grandrounds.cli.terminal import echo, reads_run
 if TYPE_CHECKING:
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.records import Decision, RoundRecord
+    from grandrounds.data.sets.labels import ColumnLabels
     from grandrounds.report.model_table import ReadableModel
     from grandrounds.runs.run import Run
 
@@ -289,6 +290,7 @@ def _show_site(run: Run, site: str, *, as_json: bool) -> None:
 
 
 def _show_model(run: Run, site: str | None, *, as_json: bool) -> None:
+    from grandrounds.data.sets.labels import ColumnLabels
     from grandrounds.report.shapes_text import model_texts
     from grandrounds.runs.readable_model import readable
 
@@ -299,7 +301,8 @@ def _show_model(run: Run, site: str | None, *, as_json: bool) -> None:
         echo(json.dumps(parts) if as_json else "\n\n".join(texts))
         return
     model = readable(run.model if site is None else run.model_for(site))
-    echo(json.dumps(model.to_dict()) if as_json else "\n".join(model_lines(model)))
+    labels = ColumnLabels.of_plan(run.plan["data"])
+    echo(json.dumps(model.to_dict()) if as_json else "\n".join(model_lines(model, labels)))
 
 
 def _show_schema(run: Run) -> None:
@@ -463,16 +466,16 @@ def _cell(value: float | None) -> str:
     return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def model_lines(model: ReadableModel) -> Iterator[str]:
+def model_lines(model: ReadableModel, labels: ColumnLabels) -> Iterator[str]:
     """Tabulate the weights that are not zero, the largest first, then say what else decides a risk."""
     from grandrounds.report.model_table import cells, equation_title, heads, sentences
 
     total = len(model.weights) + model.zeros
-    yield f"{equation_title(model)}: {len(model.weights)} of {total} weights are not zero"
-    first, rows = heads(model), [cells(w, model.task) for w in model.weights]
+    yield f"{equation_title(model, labels)}: {len(model.weights)} of {total} weights are not zero"
+    first, rows = heads(model), [cells(w, model.task, labels) for w in model.weights]
     widths = [max(map(len, column)) for column in zip(first, *rows, strict=True)]
     numbers = range(1, len(first) - 2)
     for row in (first, *rows) if rows else ():
         texts = (text.rjust(w) if k in numbers else text.ljust(w) for k, (text, w) in enumerate(zip(row, widths, strict=True)))
         yield "  ".join(texts).rstrip()
-    yield from sentences(model)
+    yield from sentences(model, labels)

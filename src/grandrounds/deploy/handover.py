@@ -239,7 +239,7 @@ def _faults(site: SiteFolder, peers: Peers, name: str) -> Iterator[str]:
     public_key = site.identity().public
     if peers.keys.get(name) != public_key:
         yield (
-            f"{FILE} has another key for this site than its own, {fingerprint(public_key)}: secure sums are refused "
+            f"{FILE} has another key for this site than its own, {fingerprint(public_key)}: secure aggregation is refused "
             "until `rounds site accept` accepts a list with it"
         )
 
@@ -249,6 +249,6 @@ def _notes(peers: Peers, policy: Policy) -> Iterator[str]:
         yield 'secure.peers is "told" in policy.toml: the server names the other sites, and this list is not used'
     if len(peers.keys) < policy.secure.fewest:
         yield (
-            f"{len(peers.keys)} sites, but secure.fewest is {policy.secure.fewest}: this site joins no secure sum"
+            f"{len(peers.keys)} sites, but secure.fewest is {policy.secure.fewest}: this site takes no part in secure aggregation"
             + (" (in a sum of two each learns the other's values)" if policy.secure.fewest == 3 else "")
         )

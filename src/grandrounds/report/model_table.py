@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
+from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 from grandrounds.report.document import ON_PAPER, table, td
 
 SCHEMA = 1
@@ -89,7 +90,7 @@ class ReadableModel:
         return out if self.task == SURVIVAL else {**out, "intercept": self.intercept, "baseline": self.baseline}
 
 
-def sentences(model: ReadableModel) -> list[str]:
+def sentences(model: ReadableModel, labels: ColumnLabels = NO_LABELS) -> list[str]:
     """Write the sentences under the table."""
     zeros = [f"{model.zeros} weights are zero and not listed."] if model.zeros > 1 else []
     zeros += ["One weight is zero and not listed."] if model.zeros == 1 else []
@@ -107,44 +108,68 @@ def sentences(model: ReadableModel) -> list[str]:
         f"Intercept {model.intercept:+.3f}: a baseline risk of {model.baseline:.1%}, for a patient with average numbers and "
         "the reference categories.",
         f"Calibration: {model.calibration}.",
-        f"A risk of {model.threshold:.3g} or more counts as {model.positive}.",
+        f"Flagged as {labels.name_event(model.label, model.positive)} at a risk of {model.threshold:.1%} or more.",
     ]
 
 
-HEADS = ("feature", "weight", "odds ratio", "per", "risk")
 _EFFECTS = {CLASSIFICATION: "risk", COUNT: "count", SURVIVAL: "risk", REGRESSION: "prediction"}
 
 
 def heads(model: ReadableModel) -> tuple[str, ...]:
     """Return the heads of the table; a number has no ratio."""
     if model.task == REGRESSION:
-        return ("feature", "change", "per", _EFFECTS[REGRESSION])
-    return ("feature", "weight", RATIOS[model.task], "per", _EFFECTS[model.task])
+        return ("feature", "change", "comparison", _EFFECTS[REGRESSION])
+    return ("feature", "weight", RATIOS[model.task], "comparison", _EFFECTS[model.task])
 
 
-def cells(w: Weight, task: str = CLASSIFICATION) -> tuple[str, ...]:
-    """Write a row of the table as text."""
+def cells(w: Weight, task: str = CLASSIFICATION, labels: ColumnLabels = NO_LABELS) -> tuple[str, ...]:
+    """Write a row of the table as text.
+
+    Args:
+        w: The weight.
+        task: The type of the outcome.
+        labels: Clinical names and units of the columns.
+    """
+    name = w.feature
+    if w.kind != "product" and w.feature.startswith(w.column):
+        name = labels.find(w.column).name + w.feature.removeprefix(w.column)
     if task == REGRESSION:
-        return w.feature, f"{w.weight:+.4g}", w.per, w.effect
-    return w.feature, f"{w.weight:+.3f}", f"{w.odds_ratio:#.3g}", w.per, w.effect
+        return name, f"{w.weight:+.4g}", _comparison(w, labels), w.effect
+    return name, f"{w.weight:+.3f}", f"{w.odds_ratio:#.3g}", _comparison(w, labels), w.effect
 
 
-def equation_title(model: ReadableModel) -> str:
+def _comparison(w: Weight, labels: ColumnLabels) -> str:
+    """Write the change that a weight is for: "per SD (26.2 mg/dl)", "vs. missing"."""
+    if w.kind != "number":
+        return w.per
+    unit = labels.find(w.column).unit
+    if not unit:
+        return f"per {w.per}"
+    return f"per {w.per[:-1]} {unit})" if w.per.endswith(")") else f"per {w.per} {unit}"
+
+
+def equation_title(model: ReadableModel, labels: ColumnLabels = NO_LABELS) -> str:
     """Name the weighted sum: 'log-odds of died = 1', 'prediction of days'."""
-    event = f"{model.label} = {model.positive}" if model.task == CLASSIFICATION else model.label
+    is_class = model.task == CLASSIFICATION
+    event = labels.name_event(model.label, model.positive) if is_class else labels.find(model.label).name
     return f"{PREDICTORS[model.task]} of {event}"
 
 
-def model_section(model: ReadableModel | None) -> list[str]:
-    """Write the report's section on a readable model; empty where there is none."""
+def model_section(model: ReadableModel | None, labels: ColumnLabels = NO_LABELS) -> list[str]:
+    """Write the report's section on a readable model; empty where there is none.
+
+    Args:
+        model: The model.
+        labels: Clinical names and units of the columns.
+    """
     if model is None:
         return []
-    rows = [[td(escape(text)) for text in cells(w, model.task)] for w in model.weights]
-    notes = " ".join(sentences(model))
-    intro = f"The {equation_title(model)} is the intercept and the sum of the weights below, each times its input."
+    rows = [[td(escape(text)) for text in cells(w, model.task, labels)] for w in model.weights]
+    notes = " ".join(sentences(model, labels))
+    intro = f"The {equation_title(model, labels)} is the intercept and the sum of the weights below, each times its input."
     if model.task == CLASSIFICATION:
         intro = (
-            f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times "
+            f"The {equation_title(model, labels)} are the intercept and the sum of the weights below, each times "
             "its input. An odds ratio is the factor by which the odds change."
         )
     shown = table(heads(model), rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event, event_line
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.card import BoardFile, calibration_line, card_part, record_lines, sign_off_part
 from grandrounds.report.document import Charts, about_line, document, has_test_rows, machine_line
 from grandrounds.report.explanations import Explanations
@@ -236,7 +237,7 @@ def _relies_on(
         *risk_card_section(summary, charts),
         *shapes_section(summary, charts),
         *trees_section(summary, charts),
-        *([] if summary.get("estimates") else model_section(model)),
+        *([] if summary.get("estimates") else model_section(model, ColumnLabels.of_summary(summary))),
         *explanations_section(explanations, charts, task=task_of_run(summary)),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),

@@ -89,7 +89,7 @@ def _weight(weight: float, feature: str, column: str, kind: str, per: str, step:
 
 def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | None]]:
     """Yield for each input, in order: its display name, column, kind, the unit of its weight, and the size of that unit."""
-    unit = "quarter of its usual range" if encoding.public else "deviation"
+    unit = "quarter of its usual range" if encoding.public else "SD"
     for r in encoding.numeric:
         as_is = (r.centre, r.scale) == (0.0, 1.0)
         step = np.format_float_positional(r.scale, precision=3, fractional=False, trim="-")  # 1000, not 1e+03
@@ -98,7 +98,7 @@ def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | No
         if r.indicator:
             yield f"{r.name} missing", r.name, "missing", "not measured", None
     for c in encoding.categorical:
-        against = f"in place of {c.baseline}" if c.baseline else "against a missing value"
+        against = f"vs. {c.baseline}" if c.baseline else "vs. missing"
         for level in (*c.levels, *(["other"] if c.other else [])):
             yield f"{c.name} = {level}", c.name, "category", against, None
     first = len(encoding.features) - len(encoding.product_places)

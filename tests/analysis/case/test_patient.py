@@ -22,6 +22,7 @@ from grandrounds.core.arrays import load, save
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.methods.exchanges import agree_on_encoding
 from grandrounds.runs.setup import SummaryCollector
@@ -130,6 +131,9 @@ def test_what_is_odd_about_a_column_without_a_weight_is_said_apart(known, tmp_pa
     (age, kind), apart = quality_lines(case.quality, case.zero_weight_columns)
     assert (age.partition(":")[0], kind) == ("age has no value", "imputed")
     assert apart == ("1 column has no value or an odd one and no weight in the model: lactate", "not read")
+    labels = ColumnLabels(names={"age": "age at admission", "lactate": "serum lactate"})
+    (named, _), (idle, _) = quality_lines(case.quality, case.zero_weight_columns, labels)
+    assert named == age.replace("age", "age at admission", 1) and idle.endswith(": serum lactate")
 
 
 def test_a_record_without_percentiles_has_no_column_for_them(known, tmp_path):
@@ -349,7 +353,13 @@ def test_what_is_near_and_what_has_no_near_misses(known, tmp_path):
 )
 def test_what_became_of_the_decision(known, outcome, age, verdict):
     row = NEW.assign(age=age, lactate=2.0, died=outcome)  # risks .67, .42 and .08 about a threshold of one half
-    assert explain_case(known, 1, table=row).verdict == verdict
+    case = explain_case(known, 1, table=row)
+    assert case.verdict == verdict
+    shown = {"right": "correct"}.get(verdict, verdict)
+    page = case_page(case, top=3)
+    assert f"{shown}; new patient" in page and ">right" not in page
+    assert "flagged at 50.0% or more" in page
+    assert "<title>Patient 1</title>" in page and "Row 1 of " in page
 
 
 def test_the_json_is_what_the_documentation_says(known):

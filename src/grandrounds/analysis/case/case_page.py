@@ -13,7 +13,7 @@ from grandrounds.analysis.case.attributions import EXPLAINERS, LOG_ODDS
 from grandrounds.analysis.case.near_misses import NEAR, NearMisses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
-from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
+from grandrounds.analysis.case.values import WHY, Flag, quality_lines, share_text, short
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
@@ -30,7 +30,7 @@ Scale = Literal["risk", "log-odds"]
 
 
 def case_title(case: CaseExplanation | OutcomeExplanation) -> str:
-    """Write the title: which patient, at which site."""
+    """Write the line below a patient's heading: the row, its table and its site."""
     where = f" at {case.site}" if case.site else ""
     return f"Row {case.number} of {case.source}{where}"
 
@@ -123,8 +123,8 @@ def is_complete(case: CaseExplanation) -> bool:
 def score_description(case: CaseExplanation) -> str:
     """Describe the score that contributions add up to."""
     if case.unit != LOG_ODDS:
-        return f"probability of {case.event}"
-    return f"log-odds of {case.event}" + (" against the mean of the other classes" if len(case.classes) > 2 else "")
+        return f"probability of {event_name(case)}"
+    return f"log-odds of {event_name(case)}" + (" against the mean of the other classes" if len(case.classes) > 2 else "")
 
 
 def risk_name(case: CaseExplanation) -> str:
@@ -148,6 +148,16 @@ def value_with_unit(attribution: Attribution, labels: ColumnLabels) -> str:
     """
     text = value_text(attribution)
     return labels.find(attribution.column).with_unit(text) if isinstance(attribution.value, float) else text
+
+
+def column_value(attribution: Attribution, labels: ColumnLabels) -> str:
+    """Write a column and the patient's value as "age = 54 years", by the column's clinical name."""
+    return f"{labels.find(attribution.column).name} = {value_with_unit(attribution, labels)}"
+
+
+def verdict_text(case: CaseExplanation) -> str:
+    """Write the verdict for people: a decision that the outcome confirms is "correct"."""
+    return "correct" if case.verdict == "right" else case.verdict or ""
 
 
 def breakable(name: str) -> str:
@@ -371,13 +381,13 @@ body:has(#log-odds:not(:checked)) :is(.odds, .waterfall th:nth-child(3), .waterf
 def case_page(case: CaseExplanation, *, top: int) -> str:
     """Write the page of one patient. All names from data are escaped."""
     kind = PARTS.get(case.part or "", "new patient")
-    decided = "" if case.threshold is None else f"flagged from a risk of {case.threshold:.1%}"
+    decided = "" if case.threshold is None else f"flagged at {case.threshold:.1%} or more"
     outcome = outcome_text(case)
     tiles = [
         (f"{risk_name(case)} of {event_name(case)}", f"{case.probability:.1%}", _risk_note(case)),
         ("baseline", f"{case.baseline:.1%}", case.start),
         ("decision", decision_text(case), decided),
-        ("outcome", outcome, kind if case.verdict is None else f"{case.verdict}; {kind}"),
+        ("outcome", outcome, kind if case.verdict is None else f"{verdict_text(case)}; {kind}"),
     ]
     body = [
         f"<h1>{escape(patient_name(case))}</h1>",
@@ -398,7 +408,7 @@ def case_page(case: CaseExplanation, *, top: int) -> str:
         "<h2>How to read this</h2>",
         *[f"<p>{escape(line)}</p>" for line in reading_guide(case)],
     ]
-    return document(case_title(case), body, None, style=PAGE_STYLE)
+    return document(patient_name(case), body, None, style=PAGE_STYLE)
 
 
 def _log_odds_switch(case: CaseExplanation) -> list[str]:
@@ -542,7 +552,7 @@ def _population_text(case: CaseExplanation) -> str:
 def _bias(case: CaseExplanation) -> list[str]:
     """List protected and administrative attributes with their effect on this risk."""
     flags = [
-        f"<div class='flag'><b>{escape(f.column)} = {escape(_flag_value(f.value))}</b>{escape(f.words)}. "
+        f"<div class='flag'><b>{escape(_flag_text(f, case.labels))}</b>{escape(f.words)}. "
         f"<span class='mark'>{escape(f.kind)}</span></div>"
         for f in case.bias
     ]
@@ -556,7 +566,7 @@ def _bias(case: CaseExplanation) -> list[str]:
 def _quality(case: CaseExplanation) -> list[str]:
     lines = [
         f"<div>{escape(text)} <span class='mark'>{escape(kind)}</span></div>"
-        for text, kind in quality_lines(case.quality, case.zero_weight_columns)
+        for text, kind in quality_lines(case.quality, case.zero_weight_columns, case.labels)
     ]
     return ["<h2>Data quality</h2>", f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
 
@@ -583,11 +593,13 @@ def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str
 
 
 def _unused(case: CaseExplanation) -> list[str]:
-    names = [r.column for r in case.attributions if not r.contribution]
+    names = [case.labels.find(r.column).name for r in case.attributions if not r.contribution]
     if not names:
         return []
     return [f"<p class='quiet'>{len(names)} columns do not affect this risk: {escape(', '.join(names))}.</p>"]
 
 
-def _flag_value(value: float | str | None) -> str:
-    return "missing" if value is None else f"{value:g}" if isinstance(value, float) else value
+def _flag_text(flag: Flag, labels: ColumnLabels) -> str:
+    label, value = labels.find(flag.column), flag.value
+    text = label.with_unit(f"{value:g}") if isinstance(value, float) else "missing" if value is None else value
+    return f"{label.name} = {text}"

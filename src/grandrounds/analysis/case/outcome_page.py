@@ -94,7 +94,7 @@ def outcome_page(case: OutcomeExplanation) -> str:
         "<h2>How to read this</h2>",
         *[f"<p>{escape(line)}</p>" for line in outcome_guide(case)],
     ]
-    return document(case_title(case), body, None, style=PAGE_STYLE)
+    return document(patient_name(case), body, None, style=PAGE_STYLE)
 
 
 def contribution_table(case: OutcomeExplanation) -> str:
@@ -158,13 +158,13 @@ def outcome_guide(case: OutcomeExplanation) -> list[str]:
 def _quality(case: OutcomeExplanation) -> list[str]:
     lines = [
         f"<div>{escape(text)} <span class='mark'>{escape(kind)}</span></div>"
-        for text, kind in quality_lines(case.quality, case.zero_weight_columns)
+        for text, kind in quality_lines(case.quality, case.zero_weight_columns, case.labels)
     ]
     return ["<h2>Data quality</h2>", f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
 
 
 def _unused(case: OutcomeExplanation) -> list[str]:
-    names = [r.column for r in case.attributions if not r.contribution]
+    names = [case.labels.find(r.column).name for r in case.attributions if not r.contribution]
     if not names:
         return []
     return [f"<p class='quiet'>{len(names)} columns do not affect this prediction: {escape(', '.join(names))}.</p>"]

@@ -13,6 +13,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.schema import Column, Schema
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.data.summary import grid_index
 from grandrounds.explain.percentiles import FEWEST, MAX_MARGIN, NoisedSpread, Population, Spread
 
@@ -48,25 +49,38 @@ class Note:
     text: str
 
 
-def quality_lines(notes: Sequence[Note], unused: Collection[str] = ()) -> list[tuple[str, str]]:
+def quality_lines(
+    notes: Sequence[Note], unused: Collection[str] = (), labels: ColumnLabels | None = None
+) -> list[tuple[str, str]]:
     """Write notes as lines with their kinds, the most doubtful first; many missing values are one line.
 
-    Columns without weight in the model (`unused`) come last, in one line: odd values there cannot mislead it.
+    Args:
+        notes: The notes of one patient.
+        unused: Columns without weight in the model. They come last, in one line: odd values there cannot mislead it.
+        labels: Clinical names of the columns; without them, lines have the names of the table.
     """
+
+    def name(column: str) -> str:
+        return column if labels is None else labels.find(column).name
+
+    def text(note: Note) -> str:
+        rest = note.text.removeprefix(note.column)  # a note begins with its column
+        return note.text if rest == note.text else name(note.column) + rest
+
     idle = dict.fromkeys(n.column for n in notes if n.column in unused)
     notes = [n for n in notes if n.column not in idle]
     shown = sorted((n for n in notes if n.kind not in _STAND_INS), key=lambda n: _BY_DOUBT.index(n.kind))
-    lines = [(n.text, n.kind) for n in shown]
+    lines = [(text(n), n.kind) for n in shown]
     for kind, words in _STAND_INS.items():
         same_kind = [n for n in notes if n.kind == kind]
         if len(same_kind) > _FEW:
-            lines.append((f"{len(same_kind)} columns {words}: {', '.join(n.column for n in same_kind)}", kind))
+            lines.append((f"{len(same_kind)} columns {words}: {', '.join(name(n.column) for n in same_kind)}", kind))
         else:
-            lines += [(n.text, kind) for n in same_kind]
+            lines += [(text(n), kind) for n in same_kind]
     if idle:
         few = "column has" if len(idle) == 1 else "columns have"
         lines.append(
-            (f"{len(idle)} {few} no value or an odd one and no weight in the model: {', '.join(idle)}", UNREAD)
+            (f"{len(idle)} {few} no value or an odd one and no weight in the model: {', '.join(map(name, idle))}", UNREAD)
         )
     return lines
 

@@ -131,7 +131,7 @@ def _summary(*, images: bool) -> str:
     if images:
         return "counts of pixel values of its training images, and the number of images per class"
     return (
-        "its training rows column by column: every number to 0.1 %, every category with its count (not whose they are)"
+        "its training rows column by column: every number to 0.1%, every category with its count (not whose they are)"
     )
 
 

@@ -49,7 +49,7 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
             "thickness": 1,
             "color": "#8aa9bf",
         },
-        "hovertemplate": "said %{x:.3f}, came true %{y:.3f} (95% CI %{customdata[1]:.3f} to %{customdata[2]:.3f})"
+        "hovertemplate": "predicted %{x:.3f}, observed %{y:.3f} (95% CI %{customdata[1]:.3f} to %{customdata[2]:.3f})"
         "<br>%{customdata[0]} rows<extra></extra>",
     }
     ideal = {

@@ -14,15 +14,15 @@ _NAMED = 8
 def percent(share: float) -> str:
     """Format a weight: one decimal, or two significant digits for smaller weights."""
     if 0 < share < 1e-5:
-        return "under 0.001 %"
+        return "under 0.001%"
     if 0 < share < 0.01:
-        return f"{float(f'{100 * share:.2g}'):g} %"
-    return f"{100 * share:.1f} %" if share else "0 %"
+        return f"{float(f'{100 * share:.2g}'):g}%"
+    return f"{100 * share:.1f}%" if share else "0%"
 
 
 def whole_percent(share: float) -> str:
-    """Format a share in whole percent; a share above 0 is never written as 0 %."""
-    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+    """Format a share in whole percent; a share above 0 is never written as 0%."""
+    return "under 1%" if 0 < share < 0.005 else f"{100 * share:.0f}%"
 
 
 def percent_parts(shares: Mapping[str, float]) -> dict[str, int]:

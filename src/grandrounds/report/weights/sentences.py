@@ -35,7 +35,7 @@ STAGES = {
 }
 """Parts of a method and their labels."""
 
-_AFTER = {"weigh": "weighting", "cohorts": "joining cohorts", "robust": "the robust rule", "secure": "the secure sum"}
+_AFTER = {"weigh": "weighting", "cohorts": "joining cohorts", "robust": "the robust rule", "secure": "secure aggregation"}
 _SAME_WEIGHT = 1e-12
 
 
@@ -140,8 +140,8 @@ def _part_sentences(view: SiteView) -> list[str]:
         return [f"All of its weight comes from {words.get(only, only.replace('_', ' '))}."]
     names = [(words.get(name, name.replace("_", " ")), value) for name, value in percents.items()]
     (first, most), *remaining = names
-    rest = join_names([f"{value} % from {name}" for name, value in remaining])
-    return [f"Of its weight, {most} % comes from {first}{', ' if len(remaining) > 1 else ' and '}{rest}."]
+    rest = join_names([f"{value}% from {name}" for name, value in remaining])
+    return [f"Of its weight, {most}% comes from {first}{', ' if len(remaining) > 1 else ' and '}{rest}."]
 
 
 def _floor_sentences(view: SiteView) -> list[str]:
