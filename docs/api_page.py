@@ -16,6 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 import grandrounds as gr
+from grandrounds.analysis.compare import compare
+from grandrounds.analysis.comparison_plans import write_comparison
+from grandrounds.analysis.register.register import Register
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.users import Role, Users
@@ -27,6 +30,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "src" / "grandrounds" / "consol
 BEGIN, END = "<!-- the table is written by docs/api_page.py -->", "<!-- end of the table -->"
 DATA = {"name": "breast-cancer"}
 RUN, SITE = "breast-cancer", "site-05"
+COMPARISON = "compared"
 RUNS: dict[str, dict[str, Any]] = {
     RUN: {
         "method": {"name": "sse-agg", "rounds": 3},
@@ -41,14 +45,18 @@ RUNS: dict[str, dict[str, Any]] = {
 """Runs that examples are taken from, and their settings."""
 OF_RUN = {"shapes": "readable/gam", "card": "readable/card", "privacy": "private"}
 """Runs of paths that contain a word; RUN for all others."""
-VALUES = {"site": SITE, "round": "3", "number": "1", "figure": "curves", "column": "mean_radius"}
+VALUES = {"site": SITE, "round": "3", "number": "1", "figure": "curves", "column": "mean_radius", "comparison": COMPARISON}
 """Values of parameters in paths."""
 ITEMS, NUMBERS, LINES = 2, 4, 8
 """Items of a list of objects, of a list of numbers, and lines of a text, in an example."""
 KEYS = 12
 """Keys of a summary in an example."""
-LEFT_OUT = ("/live", "/proof", "/entries/{number}")
-"""Ends of paths without an example: an answer has no end, or is long."""
+LEFT_OUT = ("/live", "/proof", "/studies/{study}", "/watch/{site}/figure")
+"""Ends of paths without an example: an answer has no end, is long, or needs a reproduction or a watch."""
+FIGURES = {"privacy": "epsilon", "cases": "waterfall", "compared-runs": "intervals", "comparisons": "intervals"}
+"""Figures of paths by their subject."""
+BODIES: dict[str, dict[str, Any]] = {"/patients": {"find": "1"}, "/what-if": {"mean_radius": 20.0}}
+"""Bodies of POST requests by the end of their path."""
 SHOWN = ("application/json", "text/csv", "application/toml")
 """Types of answers that have an example."""
 
@@ -86,6 +94,10 @@ def examples() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for name, settings in RUNS.items():
             gr.run(gr.Experiment.parse({"name": name, "data": DATA, **settings}), out=Path(folder) / name)
+        compared = [Path(folder) / name for name in (RUN, "private")]
+        write_comparison(compare([gr.load_run(run) for run in compared]), Path(folder) / COMPARISON, virtual_seconds=None)
+        register = Register.create(Path(folder), roles=["medical director"])
+        register.propose(Path(folder) / RUN, purpose="second reading of biopsies", by="ada")
         users = Users()
         users.add("docs", [role.value for role in Role])
         run_index = RunIndex(Path(folder))
@@ -98,21 +110,31 @@ def examples() -> dict[str, Any]:
 def _answers(client: Any, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     patients = client.get(f"/api/v1/cases/runs/{RUN}/patients").json()["patients"]
     for path, methods in schema["paths"].items():
-        operation = methods.get("get", {"deprecated": True})
-        if operation.get("deprecated") or path.endswith(LEFT_OUT) or "{comparison}" in path or "{study}" in path:
-            continue
-        run = next((name for word, name in OF_RUN.items() if f"/{word}" in path), RUN)
-        figure = {"privacy": "epsilon", "cases": "waterfall"}.get(path.split("/")[3], VALUES["figure"])
-        values = VALUES | {"run": run.replace("/", "~"), "case": str(patients[0]["case"]), "figure": figure}
-        asked = path.format_map({name: quote(value) for name, value in values.items()})
-        if "compared-runs" in path:
-            asked += f"?run={RUN}&run=private"
-        answer = client.get(asked)
-        kind = answer.headers.get("content-type", "").partition(";")[0]
-        if answer.status_code == 200 and kind in SHOWN:
-            body = answer.json() if kind == "application/json" else "\n".join(answer.text.splitlines()[:LINES])
-            shown = dict(list(body.items())[:KEYS]) if path.endswith("/summary") else body
-            yield f"GET {path}", {"path": asked, "answer": _shorten(shown)}
+        for method, operation in methods.items():
+            if not operation.get("deprecated") and not path.endswith(LEFT_OUT):
+                yield from _answer(client, method.upper(), path, str(patients[0]["case"]))
+
+
+def _answer(client: Any, method: str, path: str, case: str) -> Iterator[tuple[str, Any]]:
+    """Ask for one path; nothing is returned where the answer is no text or no success."""
+    run = next((name for word, name in OF_RUN.items() if f"/{word}" in path), RUN)
+    subject = next((word for word in FIGURES if f"/{word}" in path), "")
+    values = VALUES | {"run": run.replace("/", "~"), "case": case, "figure": FIGURES.get(subject, VALUES["figure"])}
+    if "{column}" in path:
+        values["column"] = client.get(f"/api/v1/runs/{values['run']}/shapes").json()["columns"][0]["column"]
+    asked = path.format_map({name: quote(value) for name, value in values.items()})
+    if "compared-runs" in path:
+        asked += f"?run={RUN}&run=private"
+    elif path.endswith("/hospitals/{site}/figure"):
+        asked += "?figure=importances"
+    body = next((body for end, body in BODIES.items() if path.endswith(end)), None) if method == "POST" else None
+    answer = client.request(method, asked, json=body)
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    if answer.status_code == 200 and kind in SHOWN:
+        content = answer.json() if kind == "application/json" else "\n".join(answer.text.splitlines()[:LINES])
+        shown = dict(list(content.items())[:KEYS]) if path.endswith("/summary") else content
+        sent = {} if body is None else {"body": body}
+        yield f"{method} {path}", {"path": asked, **sent, "answer": _shorten(shown)}
 
 
 def _shorten(value: Any) -> Any:

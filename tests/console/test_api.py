@@ -161,6 +161,23 @@ def test_examples_are_answers_that_the_description_allows(viewer):
     assert checked >= 25
 
 
+def test_json_has_a_schema_and_nearly_every_operation_an_example(viewer):
+    described = viewer.get("/api/openapi.json").json()
+    without = set()
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            content = operation["responses"].get("200", {}).get("content", {})
+            assert "application/json" not in content or content["application/json"].get("schema"), path
+            if not operation.get("deprecated") and not any("example" in c for c in content.values()):
+                without.add(path.removeprefix(V1))
+            if method == "post" and not operation.get("deprecated") and path.startswith(V1):
+                assert next(iter(operation["requestBody"]["content"].values()))["example"]
+    files = {"/runs/{run}/model", "/runs/{run}/report", "/runs/{run}/report.pdf", "/runs/{run}/card/nomogram"}
+    files |= {"/cases/runs/{run}/patients/{case}/image", "/audit/runs/{run}/ledger", "/live"}
+    files |= {"/audit/runs/{run}/sites/{site}/proof"}
+    assert without == files | {"/studies/{study}", "/runs/{run}/watch/{site}/figure"}
+
+
 def test_the_reference_names_every_path():
     page = runpy.run_path(str(ROOT / "docs" / "api_page.py"))
     assert page["PAGE"].read_text(encoding="utf-8") == page["page"](), "run `python docs/api_page.py --write`"

@@ -18,7 +18,7 @@ from grandrounds.console.views import ledger
 
 resources = Resources("audit", "/audit", old="/audit", computed=True)
 Auditor = Annotated[CurrentUser, require_area(Area.AUDIT)]
-JSON_FILE: Responses = {200: {"description": "A JSON file.", "content": {"application/json": {}}}}
+JSON_FILE: Responses = {200: {"description": "A JSON file.", "content": {"application/json": {"schema": {"type": "object"}}}}}
 EntryNumber = Annotated[int, Query(description="An entry, from 0.", ge=0, le=10**9)]
 
 

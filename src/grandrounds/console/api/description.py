@@ -132,6 +132,8 @@ def _add_example(operation: dict[str, Any], method: str, path: str) -> None:
     operation["x-example"] = example["path"]
     for content in operation["responses"]["200"].get("content", {}).values():
         content["example"] = example["answer"]
+    for content in operation.get("requestBody", {}).get("content", {}).values() if "body" in example else ():
+        content["example"] = example["body"]
     asked = urlsplit(example["path"])
     named = zip(path.split("/"), asked.path.split("/"), strict=True)
     values: dict[str, Any] = {part.strip("{}"): unquote(value) for part, value in named if part.startswith("{")}
