@@ -40,6 +40,7 @@ from grandrounds.report.fairness import (
     short_group_table,
 )
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.outcome import percent
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
 from grandrounds.report.tables import TextTable
@@ -283,9 +284,10 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
                 table.add_row(metric_label(metric), number(final[metric]), note)
         console.print(table)
         return
-    threshold = f"at threshold {number(summary.threshold, 3)}"
+    threshold = "" if summary.threshold is None else f"at a threshold of {percent(summary.threshold)}"
+    chosen = f"{threshold}; " if summary.threshold not in (None, 0.5) else ""
     notes = {
-        "accuracy": f"{f'{threshold}; ' if summary.threshold != 0.5 else ''}majority class alone: {number(final['majority'])}",
+        "accuracy": f"{chosen}majority class alone: {number(final['majority'])}",
         "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
         if final["auroc_low"] is not None
         else "",

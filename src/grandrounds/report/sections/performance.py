@@ -25,7 +25,7 @@ from grandrounds.report.deployed import deployed_tile
 from grandrounds.report.document import Charts, number, span, table, td, text_cell
 from grandrounds.report.figures.hospitals import hospital_forest
 from grandrounds.report.hospitals import compare_hospitals
-from grandrounds.report.outcome import is_classification
+from grandrounds.report.outcome import is_classification, percent
 from grandrounds.report.sections.outcome import outcome_tiles
 from grandrounds.report.style import words
 
@@ -76,7 +76,7 @@ def _interval(final: Scores) -> str:
 
 
 def metrics_table(summary: RunSummary) -> str:
-    """Tabulate every metric on test and training rows, with its meaning."""
+    """Tabulate every metric on test and training rows, with its meaning; errors by binning are noted beside the scores."""
     final, train = summary.final, summary.training
     custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
     same = {
@@ -89,7 +89,7 @@ def metrics_table(summary: RunSummary) -> str:
             f"<td class='text'>{text}</td>",
         ]
         for name, text in (DESCRIPTIONS | custom).items()
-        if final.get(name) is not None and name != "count" and name not in same
+        if final.get(name) is not None and name != "count" and name not in same and not name.endswith("_resolution")
     ]
     return table(["metric", "test", "train", ""], rows)
 
@@ -115,7 +115,7 @@ def accuracy_name(summary: RunSummary) -> str:
     threshold = summary.threshold
     if threshold in (None, 0.5):
         return "accuracy"
-    return f"accuracy at {threshold if decision_key('accuracy', summary.final) != 'accuracy' else 0.5:.3g}"
+    return f"accuracy at {percent(threshold if decision_key('accuracy', summary.final) != 'accuracy' else 0.5)}"
 
 
 def site_table(summary: RunSummary) -> str:
