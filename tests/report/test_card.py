@@ -54,6 +54,7 @@ def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
     assert "<p class='warn'>The keys are simulated" in card
     assert f"{sum(r['train'] for r in s['rows'].values())} for training" in said
     assert EVIL not in card
+    assert "rounds dossier RUN writes them into a full model card" in said
 
 
 def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):

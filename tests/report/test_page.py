@@ -19,8 +19,10 @@ import grandrounds as gr
 from grandrounds.analysis.compare import compare
 from grandrounds.analysis.comparison_plans import write_comparison
 from grandrounds.cli.report import report
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figure as plotly_js
 from grandrounds.report.document import Charts
+from grandrounds.report.explanations import name_features
 from grandrounds.report.page import report_page
 from grandrounds.report.sections.trust import trust_limits, trust_section
 from tests.command import rounds
@@ -171,6 +173,7 @@ def test_reasons_keep_the_two_questions_apart(evil_page):
     page = Page(evil_page)
     assert "models of a round on the same reference rows" in page.text
     assert "compares explanations on each site's own patients" in page.text
+    assert not [row for row in page.rows if row[0].endswith("resolution")]
     numbers = {row[0]: row[1:] for row in page.rows if row[0] in ("training drift", "deployed divergence")}
     assert numbers["training drift"] == ["0.800", "–", "0.200", "0.333", "0.500"]
     assert numbers["deployed divergence"] == ["0.267", "0.050", "–", "1.000", "0.500"]
@@ -397,6 +400,31 @@ def test_heat_maps_do_not_glare_on_a_dark_screen(evil_page, chromium, tmp_path):
     for light, dark in zip(scales["light"], scales["dark"], strict=True):
         assert not {"#ffffff", "#e5e8eb", "#f7f7f7"} & set(dark), dark
         assert light[0] != "#ffffff" or dark[0] == "#14181d"
+
+
+def test_paper_has_no_notes_on_the_pointer_and_no_figure_that_fills_a_page(evil_page, chromium, tmp_path):
+    """A figure of 800 pixels shrinks to 624, so that its heading and its sentences fit on the same sheet."""
+    (tmp_path / "page.html").write_text(re.sub(r'"height":\d+', '"height":800', evil_page))
+    seen = {}
+    for media in ("screen", "print"):
+        page = chromium.new_page()
+        page.emulate_media(media=media)
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
+        seen[media] = page.evaluate(
+            "() => [...document.querySelectorAll('.js-plotly-plot')].map(p => [p.layout.title.text, p.layout.height])"
+        )
+        page.close()
+    assert any("names on hover" in title for title, _ in seen["screen"])
+    assert not any("hover" in title for title, _ in seen["print"])
+    assert 600 < max(height for _, height in seen["print"]) < 720 < max(height for _, height in seen["screen"])
+
+
+def test_clinical_names_of_features_in_the_section_on_explanations():
+    labels = ColumnLabels(names={"lactate": "serum lactate"})
+    assert name_features(explanations(), labels)["features"] == ["age", "serum lactate", "ward"]
+    clash = ColumnLabels(names={"lactate": "age"})
+    assert name_features(explanations(), clash) == explanations(), "two features would have one name"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to draw the page with")

@@ -75,6 +75,12 @@ class BoardFile:
     register: str = ""
 
 
+_DOSSIER = (
+    "Developer, contact, prediction horizon and uses that are out of scope are not on this card: "
+    "<code>rounds dossier RUN</code> writes them into a full model card, a TRIPOD+AI checklist and a data sheet."
+)
+
+
 def card_part(summary: RunSummary, view: Overview, plan: Plan | None = None) -> list[str]:
     """Write the model card: intended use, facts, scores with intervals, and known limits.
 
@@ -95,6 +101,7 @@ def card_part(summary: RunSummary, view: Overview, plan: Plan | None = None) -> 
         "<h2>Scores with intervals</h2>",
         _metrics(summary),
         f"<h2>Known limits</h2>{_limits(summary)}",
+        f"<p class='quiet'>{_DOSSIER}</p>",
     ]
 
 

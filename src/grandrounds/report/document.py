@@ -69,6 +69,9 @@ summary { cursor: pointer; font-weight: 600 }
   h2, h3, h4 { break-after: avoid }
   tr, figure, .tile, .verdict, li, .keep { break-inside: avoid }
   thead { display: table-header-group }
+  .scroll:not(:has(tbody tr:nth-child(15))) { break-inside: avoid }
+  thead, tbody tr:nth-child(-n + 3):not(:last-child) { break-after: avoid }
+  tbody tr:nth-last-child(-n + 3):not(:first-child) { break-before: avoid }
   p { orphans: 3; widows: 3 }
   .contents { display: none }
   .charts { gap: 12px; grid-template-columns: 342px 342px }
@@ -80,6 +83,7 @@ summary { cursor: pointer; font-weight: 600 }
   td .quiet { white-space: nowrap }
   td:first-child { min-width: 72px }
   #sign-off { break-inside: avoid }
+  .signoff td { height: 1.7rem }
   .first-rows tbody tr:nth-child(n + 41) { display: none }
   .on-paper { display: block }
   .tiles { grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); gap: 8px; padding-right: 1px }
@@ -142,10 +146,12 @@ const broken = (text, most) => text.split(" ").reduce((lines, word) => {
 const sheet = ({data, layout}, wide) => { // as paper has it: its width, lines that fit, and no controls
   const title = /^<b>(.*?)<.b>(?:<br>(<span[^>]*>)(.*)<.span>)?$/.exec(layout.title?.text ?? "");
   const named = ["xaxis", "yaxis"].some(axis => layout[axis]?.type === "category");
-  const height = wide || named || data.length > 8 ? layout.height : Math.min(layout.height, 320);
+  const full = named || data.length > 8 ? layout.height : Math.min(layout.height, wide ? 300 : 320);
+  const height = Math.min(full, Math.max(600, 0.78 * full)); // a tall one shrinks, so that its heading is on the same page
   const on = {...layout, width: wide ? 696 : 342, height, sliders: [], updatemenus: []};
   if (!title) return [data, on];
-  const [first, note] = [broken(title[1], wide ? 80 : 36), broken(title[3] ?? "", wide ? 110 : 52)];
+  const read = (title[3] ?? "").replace(/;? ?names on hover/, ""); // a note about the pointer
+  const [first, note] = [broken(title[1], wide ? 80 : 36), broken(read, wide ? 110 : 52)];
   const more = (first + note).split("<br>").length - 1;
   on.title = {...layout.title, text: `<b>${first}</b>${note && `<br>${title[2]}${note}</span>`}`};
   const t = (layout.margin?.t ?? 48) + 16 * more;

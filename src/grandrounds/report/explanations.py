@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.sets.labels import ColumnLabels
 
 KINDS = ("training", "deployed")
 
@@ -116,3 +117,16 @@ def farthest_sites(block: Block, sites: int) -> list[str]:
     """Return at most `sites` sites, the one whose sketch is farthest from the consensus first."""
     distances = block["to_consensus"]
     return sorted(distances, key=lambda s: (-(distances[s] or 0.0), s))[:sites]
+
+
+def name_features(explanations: Explanations | None, labels: ColumnLabels) -> Explanations | None:
+    """Return explanations whose features have the clinical names of their columns; as they are where two names would be equal.
+
+    Args:
+        explanations: explanations.json; None where there is none.
+        labels: The names of the columns.
+    """
+    if explanations is None:
+        return None
+    names = [labels.find(str(feature)).name for feature in explanations["features"]]
+    return {**explanations, "features": names} if len(set(names)) == len(names) else explanations

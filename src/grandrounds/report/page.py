@@ -12,7 +12,7 @@ from grandrounds.data.event import Event, event_line
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.card import BoardFile, calibration_line, card_part, record_lines, sign_off_part
 from grandrounds.report.document import Charts, about_line, document, has_test_rows, machine_line
-from grandrounds.report.explanations import Explanations
+from grandrounds.report.explanations import Explanations, name_features
 from grandrounds.report.figure import packed_script
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
@@ -238,7 +238,7 @@ def _relies_on(
         *shapes_section(summary, charts),
         *trees_section(summary, charts),
         *([] if summary.get("estimates") else model_section(model, ColumnLabels.of_summary(summary))),
-        *explanations_section(explanations, charts, task=task_of_run(summary)),
+        *explanations_section(name_features(explanations, ColumnLabels.of_summary(summary)), charts, task=task_of_run(summary)),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),
