@@ -99,7 +99,9 @@ def test_settings_that_differ_are_a_table_of_arms(compared):
 
 
 def test_a_single_run_has_the_interval_of_its_own_summary(compared, root):
-    cells = by_arm(compared.client("viewer").get("/api/compare", params={"run": ["fedavg-1"]}).json())
+    view = compared.client("viewer").get("/api/compare", params={"run": ["fedavg-1"]}).json()
+    assert view["notes"] == ["This is one run: choose a second one to compare it with."] and "intervals" not in view["figures"]
+    cells = by_arm(view)
     final = load_run(root / "fedavg-1").summary["final"]
     cell = cells["fedavg", "auroc"]
     assert (cell["low"], cell["high"], cell["over"]) == (final["auroc_low"], final["auroc_high"], "test rows")

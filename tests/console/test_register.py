@@ -102,6 +102,8 @@ def test_the_life_of_a_model_in_the_browser(browser, home):
     assert sign(ada, "ada", "use", hospital=["b", "c"]).status_code == 303
     assert read_register(home).find("trust").record.in_use == ("b", "c")
     assert "in use" in browser("vic").get("/models").text
+    row = re.search(r'<tr data-run="trust".*?</tr>', browser("vic").get("/runs").text, re.S)
+    assert row is not None and 'href="/models?run=trust">in use</a>' in row[0]
     assert sign(bob, "bob", "withdraw", note="alarm of ward 3").status_code == 303
     page = browser("doc").get("/models?run=trust").text
     assert "alarm of ward 3" in page and "Do not use this model" in page and 'role="alert"' in page

@@ -16,6 +16,7 @@ from grandrounds.console.auth.users import Area
 from grandrounds.console.cache import StillComputing
 from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.navigation import RUNS, start_page
+from grandrounds.console.register.view import load_register
 from grandrounds.console.render import render_page
 from grandrounds.console.run_index import FINISHED, NotFound, RunIndex, Unreadable, is_stored
 from grandrounds.console.views import audit as audit_view
@@ -62,8 +63,12 @@ def runs(
 ) -> Response:
     order = sort if sort in engineer_view.ORDERS else engineer_view.NEWEST
     query = engineer_view.RunQuery(q.strip(), state, group, order, page)
-    listed = engineer_view.page_runs(get_state(request).run_index, query)
-    return render_page(request, "runs.html", who=who, listed=listed, metrics=SHOWN, states=engineer_view.STATES)
+    run_index = get_state(request).run_index
+    listed, register = engineer_view.page_runs(run_index, query), load_register(run_index, wait=0.0)
+    statuses = {} if register is None else {status.run: status for status in reversed(register.models)}  # the newest of a run
+    return render_page(
+        request, "runs.html", who=who, listed=listed, metrics=SHOWN, states=engineer_view.STATES, statuses=statuses
+    )
 
 
 @router.get("/run")

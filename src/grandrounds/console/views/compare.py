@@ -378,6 +378,8 @@ def _notes(sides: Sides) -> list[str]:
         out.append("An arm of two runs has no interval: three are needed.")
     if any(len(side.arm.runs) == 1 for side in sides.sides):
         out.append("An arm of one run has no interval over seeds: small differences to it may be chance.")
+    if [len(side.runs) for side in sides.sides] == [1]:
+        out = ["This is one run: choose a second one to compare it with."]
     return out
 
 
@@ -404,7 +406,7 @@ def draw_figure(sides: Sides, shown: ComparisonView, figure_name: str, *, x: str
 def list_figures(sides: Sides, shown: ComparisonView) -> list[str]:
     """List the figures that a comparison has."""
     several = len(shown.arms) > 1
-    out = [INTERVALS] if shown.columns else []
+    out = [INTERVALS] if shown.columns and (several or shown.arms[0].count > 1) else []
     if several and shown.across:
         out.append(PARETO)
     for metric in COURSES:
