@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -22,6 +23,8 @@ from grandrounds.data.sets.images import xfed_masks
 from grandrounds.data.store import VARIABLE
 from grandrounds.engine.local import LocalEngine
 from grandrounds.protocol.messages import Ask
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("full", deadline=None)  # make test-slow: properties with all their examples
@@ -90,6 +93,18 @@ def heard(monkeypatch):
 def published() -> ImageSet:
     """XFed's own digits with their masks, for tests that are marked data("mnist", "xfed_masks")."""
     return xfed_masks("mnist")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A real browser, for as long as tests of this process run."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with sync_api.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

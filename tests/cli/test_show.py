@@ -15,8 +15,8 @@ from grandrounds.cli.report import report
 from grandrounds.cli.show import model_lines, register
 from grandrounds.core.arrays import save
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
-from grandrounds.metrics.names import with_auroc
 from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
+from grandrounds.metrics.names import with_auroc
 from grandrounds.report.model_table import model_section
 from grandrounds.report.weights.record import percent
 from grandrounds.runs.model import TrainedModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 import time
@@ -30,7 +29,6 @@ from tests.report import EVIL
 from tests.runs.test_run import frame
 from tests.support import patients
 
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 BASE = "http://127.0.0.1"
 DATA = {"table": "patients.csv", "label": "died", "site": "hospital"}
 RUNS = {
@@ -149,18 +147,6 @@ def serving(app_state: AppState, tokens: dict[str, str], *, port: int = 0) -> It
 def console(runs) -> Iterator[Served]:
     users, tokens = known_users()
     yield from serving(AppState(RunIndex(runs), users), tokens)
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """A real browser, for as long as tests of this process run."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with sync_api.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Window:

@@ -101,7 +101,7 @@ def test_decisions_at_each_threshold_agree_with_the_scores_of_the_run(hospital_c
     steps = found["overall"]["steps"]
     assert all(a["sensitivity"]["value"] >= b["sensitivity"]["value"] for a, b in pairwise(steps))
     page = get(hospital_console, "/thresholds", run="clear").text
-    assert "accuracy of these decisions" in page and "This is the run's threshold" in page
+    assert "accuracy of these decisions" in page and "This is the run&#39;s threshold" in page
 
 
 def test_under_secure_sums_thresholds_are_of_all_hospitals_only(hospital_console):

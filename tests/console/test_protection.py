@@ -287,7 +287,8 @@ def test_a_name_cannot_turn_the_number_beside_it_round(signed):
     turned = name("a\u202eb\x1b<i>")
     assert str(turned) == r"<bdi>a\u202eb\x1b&lt;i&gt;</bdi>"
     assert environment().from_string("{{ site | name }}").render(site="a\u202e") == r"<bdi>a\u202e</bdi>"
-    assert "<td><bdi>a</bdi></td>" in signed.client("viewer").get("/run", params={"run": "trust", "section": "hospitals"}).text
+    page = signed.client("viewer").get("/run", params={"run": "trust", "section": "hospitals"}).text
+    assert '<td class="site"><bdi>a</bdi></td>' in page
     script = signed.client().get("/static/names.js").text
     marks = re.search(r"hidden = /\[(.*)\]/g", script)[1]
     found = {c for c in range(0x10000) if re.fullmatch(f"[{marks}]", chr(c))}

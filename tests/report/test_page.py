@@ -26,10 +26,9 @@ from grandrounds.report.explanations import name_features
 from grandrounds.report.page import report_page
 from grandrounds.report.sections.trust import trust_limits, trust_section
 from tests.command import rounds
+from tests.conftest import CHROMIUM
 from tests.report import EVIL, RULE, explanations, many, trusting, typed
 from tests.support import patients, refused
-
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 
 
 class Page(HTMLParser):
@@ -369,17 +368,6 @@ def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsy
     (moved / "comparison.json").write_text("{}")
     with refused("damaged-file", match=r"comparison\.json"):
         report(moved)
-
-
-@pytest.fixture
-def chromium():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    with sync_api.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def test_heat_maps_do_not_glare_on_a_dark_screen(evil_page, chromium, tmp_path):

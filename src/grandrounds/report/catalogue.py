@@ -18,7 +18,7 @@ from grandrounds.report import figures
 from grandrounds.report.deployed import read_deployed
 from grandrounds.report.differences import read_differences
 from grandrounds.report.estimates import common_estimate, forest_names, read_estimates, slopes
-from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
+from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, name_features, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.differences import differences_forest
 from grandrounds.report.figures.groups import group_gaps
@@ -53,6 +53,11 @@ class RunRecord:
     rounds: Sequence[RoundRecord]
     summary: RunSummary | None = None
     explanations: Explanations | None = None
+
+    @property
+    def named_explanations(self) -> Explanations | None:
+        """Explanations with the clinical names of columns, as figures show them."""
+        return name_features(self.explanations, ColumnLabels.of_summary(self.summary or {}))
 
     def explained_rounds(self, kind: str) -> int:
         """Count the rounds with sketches of a kind."""
@@ -151,26 +156,25 @@ def _from_summary(key: str, make: Callable[[Any], Figure | None]) -> Draw:
 
 def _drift_figure(make: Callable[[Explanations], Figure]) -> Draw:
     def draw(run: RunRecord) -> Figure | None:
-        return make(run.explanations) if run.explanations and any(run.explained_rounds(k) > 1 for k in KINDS) else None
+        found = run.named_explanations
+        return make(found) if found and any(run.explained_rounds(k) > 1 for k in KINDS) else None
 
     return draw
 
 
 def _importances(run: RunRecord) -> Figure | None:
-    if run.explanations is None or not run.explained_rounds("deployed"):
+    found = run.named_explanations
+    if found is None or not run.explained_rounds("deployed"):
         return None
-    shares = newest_block(run.explanations, "deployed")["consensus"]
+    shares = newest_block(found, "deployed")["consensus"]
     title = "Most important features of the common model"
-    return figures.importances(run.explanations["features"], shares, top=_TOP, title=title)
+    return figures.importances(found["features"], shares, top=_TOP, title=title)
 
 
 def _heat(kind: str) -> Draw:
     def draw(run: RunRecord) -> Figure | None:
-        return (
-            figures.importance_heatmap(run.explanations, kind)
-            if run.explanations and run.explained_rounds(kind)
-            else None
-        )
+        found = run.named_explanations
+        return figures.importance_heatmap(found, kind) if found and run.explained_rounds(kind) else None
 
     return draw
 

@@ -190,8 +190,14 @@ def view(patients: Patients, number: int) -> CaseView:
         amplifiers=[_line(r, case.labels) for r in case.amplifiers],
         mitigators=[_line(r, case.labels) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
-        quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
-        bias=[Remark(text=f"{f.column} = {_value_text(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
+        quality=[
+            Remark(text=text, kind=kind)
+            for text, kind in quality_lines(case.quality, case.zero_weight_columns, case.labels)
+        ],
+        bias=[
+            Remark(text=f"{case.labels.find(f.column).name} = {_value_text(f.value)} {f.words}.", kind=f.kind)
+            for f in case.bias
+        ],
         bias_why=WHY,
         reading=reading_guide(case),
         shapes=case_shapes(patients, case),
@@ -241,7 +247,7 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     risk = after.probabilities[after.classes.index(before.target_class)]
     notes = [
         line
-        for line, _ in quality_lines(after.quality, after.zero_weight_columns)
+        for line, _ in quality_lines(after.quality, after.zero_weight_columns, after.labels)
         if line not in _quality_sentences(before)
     ]
     reasons = _list_moves(before, after)
@@ -295,7 +301,7 @@ def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[ReasonC
 
 
 def _quality_sentences(case: CaseExplanation) -> set[str]:
-    return {line for line, _ in quality_lines(case.quality, case.zero_weight_columns)}
+    return {line for line, _ in quality_lines(case.quality, case.zero_weight_columns, case.labels)}
 
 
 def _line(reason: Attribution, labels: ColumnLabels) -> ReasonLine:

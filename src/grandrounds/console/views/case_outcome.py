@@ -63,7 +63,10 @@ def view(patients: Patients, number: int) -> OutcomeView:
         notes=list(case.notes),
         head=head,
         rows=rows,
-        quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
+        quality=[
+            Remark(text=text, kind=kind)
+            for text, kind in quality_lines(case.quality, case.zero_weight_columns, case.labels)
+        ],
         shapes=case_shapes(patients, case),
         reading=outcome_guide(case),
         record=case.to_dict(),

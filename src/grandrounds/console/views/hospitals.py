@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.run import load_record
+from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.confusion import Estimate
 from grandrounds.metrics.fairness import clearly_worse, decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label
@@ -265,7 +266,8 @@ def _facts(summary: Mapping[str, Any], own: Hospital) -> list[tuple[str, str]]:
         if f.get("differs")
     ]
     if differs:
-        out.append(("features that differ from the common model", ", ".join(dict.fromkeys(map(str, differs)))))
+        names = (ColumnLabels.of_summary(summary).find(str(feature)).name for feature in differs)
+        out.append(("features that differ from the common model", ", ".join(dict.fromkeys(names))))
     return out
 
 
@@ -284,7 +286,8 @@ def figure(run_index: RunIndex, run: str, site: str, name: str) -> Figure:
 def _draw(run_index: RunIndex, run: str, site: str, name: str) -> Figure | None:
     record = load_record(run_index, run)
     if name == "importances":
-        return None if record.explanations is None else hospital_importances(record.explanations, site)
+        found = record.named_explanations
+        return None if found is None else hospital_importances(found, site)
     return hospital_weight(record.rounds, site) if name == "weight" else None
 
 
