@@ -21,13 +21,14 @@ from grandrounds.console.auth import lock, sign_in, single_sign_on
 from grandrounds.console.auth.protection import Protection, TooLarge
 from grandrounds.console.cache import StillComputing
 from grandrounds.console.compression import Compression
-from grandrounds.console.head_requests import HeadRequests
 from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.console.static_files import StaticApp
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
 
 _LOG = logging.getLogger(__name__)
+_STREAM = "/live"
+"""End of addresses whose answer has no end."""
 
 
 def create_app(app_state: AppState) -> FastAPI:
@@ -57,6 +58,24 @@ def create_app(app_state: AppState) -> FastAPI:
     app.add_middleware(single_sign_on.Renewal, app_state=app_state)
     app.add_middleware(Protection, hosts=app_state.hosts, tls=app_state.tls)
     return app
+
+
+class HeadRequests:
+    """ASGI middleware that answers HEAD below /api as GET without a body. Streams, which have no end, are left out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if not is_head or not scope["path"].startswith("/api/") or scope["path"].endswith(_STREAM):
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, send_without_body)
 
 
 class Unexpected:
