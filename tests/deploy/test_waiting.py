@@ -237,7 +237,7 @@ class Link:
         return found[0].metadata.message_id if found else ""
 
     def send_over_http(self, context) -> httpx.Response:
-        """What the client's interceptor calls: the answer is lost as often as `lose` says, after it took effect."""
+        """Answer the client's interceptor; the answer is lost as often as `lose` says, after it took effect."""
         found = asyncio.run(self.call(context.request.headers[REQUEST]))
         if self.lose:
             self.lose -= 1

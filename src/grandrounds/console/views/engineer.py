@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from grandrounds.console.cache import get_cache, stamp_files
 from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
@@ -28,6 +29,8 @@ ORDERS = (*_SORTED, *(f"-{key}" for key in _SORTED))
 """Orders of the list; a minus is the largest first."""
 _LISTED = 3
 """Runs that the page lists above the table: running ones, and those that failed last."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,15 @@ def page_entries(run_index: RunIndex, query: RunQuery) -> EntryPage:
     """
     entries = run_index.runs()
     found = find_runs(run_index, query, entries, {entry.name: entry.state for entry in entries})
-    pages = max(1, -(-len(found) // PAGE_SIZE))
-    page = min(max(query.page, 1), pages)
-    shown = found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    shown, page, pages = _cut(found, query.page)
     return EntryPage(replace(query, page=page), shown, len(found), pages)
+
+
+def _cut(found: list[T], page: int) -> tuple[list[T], int, int]:
+    """Return one page of a list, its number (the last one for a page beyond it), and the number of pages."""
+    pages = max(1, -(-len(found) // PAGE_SIZE))
+    page = min(max(page, 1), pages)
+    return found[(page - 1) * PAGE_SIZE : page * PAGE_SIZE], page, pages
 
 
 def page_runs(run_index: RunIndex, query: RunQuery) -> RunPage:
@@ -147,13 +155,11 @@ def page_runs(run_index: RunIndex, query: RunQuery) -> RunPage:
     entries = run_index.runs()
     states = {entry.name: entry.state for entry in entries}
     units = _select(run_index, entries, states, query)
-    pages = max(1, -(-len(units) // PAGE_SIZE))
-    page = min(max(query.page, 1), pages)
-    shown = units[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    shown, page, pages = _cut(units, query.page)
     rows = [unit if isinstance(unit, RunGroup) else run_line(run_index, unit) for unit in shown]
     counts = Counter(states.values())
     return RunPage(
-        query=RunQuery(query.text, query.state, query.group, query.sort, page),
+        query=replace(query, page=page),
         rows=rows,
         total=len(units),
         pages=pages,
