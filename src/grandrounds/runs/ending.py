@@ -123,8 +123,10 @@ def describe_error(error: BaseException, *, rounds: int, at_hospitals: bool = Fa
 
 def _suggest_fix(error: GrandRoundsError, settings: tuple[str, ...], *, at_hospitals: bool) -> str:
     """Suggest how to change the settings that an error names, as the command line does; "" where it names none."""
-    from grandrounds.experiment.hints import CHANGED_FILES, hint, named_settings
-
+    try:
+        from grandrounds.experiment.hints import CHANGED_FILES, hint, named_settings
+    except ImportError:  # a machine with NumPy alone has no descriptions of settings
+        return ""
     text = str(error)
     line = "" if error.code in CHANGED_FILES else hint(text)
     if not line:

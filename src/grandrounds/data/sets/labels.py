@@ -72,7 +72,7 @@ class ColumnLabels:
         return ColumnLabel(self.names.get(column, known.name), self.units.get(column, known.unit))
 
     def name_event(self, column: str, word: str) -> str:
-        """Name the event of a label column: "coronary disease" where its name is known, else its class, or "died = 1".
+        """Name the event of a label column: "coronary disease" where its name is known, else "died = 1".
 
         Args:
             column: The label's name in the table.
@@ -81,11 +81,12 @@ class ColumnLabels:
         is_known = column in self.names or column in _catalog_labels(self.data)
         if is_known and word in ("1", "yes", "true"):
             return self.find(column).name
-        return _CLASSES.get((self.data, word)) or Event(word, "", column).title
+        return _CLASSES.get((self.data, word)) or f"{column} = {word}"
 
     def describe_event(self, event: Event) -> str:
-        """Name an event for people, as `name_event`."""
-        return self.name_event(event.label or "", event.word)
+        """Name an event for people, as `name_event`; a class that says enough by itself, such as "died", has no column's name."""
+        name = self.name_event(event.label or "", event.word)
+        return event.title if name == f"{event.label or ''} = {event.word}" else name
 
 
 NO_LABELS = ColumnLabels()
