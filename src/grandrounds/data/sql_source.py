@@ -1,8 +1,14 @@
-"""Tables from a database by a SQL URL. Messages never hold a user name or a password."""
+"""Tables from a database by a SQL URL. Messages never hold a user name or a password.
+
+A query may come from a plan that somebody else wrote, so the database's own parser decides that it is one SELECT before it is
+run: DuckDB by its list of statements, SQLite by its authorizer, PostgreSQL by a cursor. DuckDB opens no other file and no
+address, SQLite and PostgreSQL do not write.
+"""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +21,27 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.table import Table, check_names, to_column
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import URL, Connection, Engine
+    from sqlalchemy.engine import URL, Connection, CursorResult, Engine
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?")
 _READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
 _HARMLESS = ("user", "password", "passwd", "pwd", "token", "ssl", "sslmode", "charset", "driver", "connect_timeout")
 """Options of a URL that do not change where it leads."""
+
+_IN_FILES = ("sqlite", "duckdb")
+_DUCKDB = {
+    "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+    "lock_configuration": "true",
+}  # fmt: skip
+"""Settings of a DuckDB connection: it reads its own file and nothing else, and no statement changes that."""
+_CURSOR = "rounds_rows"
+_OPEN_CURSOR = (
+    f"DO $$ DECLARE place refcursor := '{_CURSOR}'; BEGIN OPEN place FOR EXECUTE current_setting('grandrounds.query'); END $$"
+)
+"""PostgreSQL opens a cursor for one SELECT only, and the text of the query is a value here, not a part of the statement."""
+_BAD_CURSOR = "42P11"
+"""SQLSTATE of a query that is several statements, or not a SELECT."""
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "'grandrounds[databases]'", "MySQLdb": "mysqlclient"}
 
@@ -94,9 +115,9 @@ def open_database(address: str) -> Database:
         url = _with_password(url.difference_update_query(["schema"]))
         source = _public_name(url)
         _check_file(url, source=source)
-        options: dict[str, Any] = {"connect_args": {"read_only": True}} if scheme.startswith("duckdb") else {}
-        if scheme.startswith("duckdb") and url.database in (None, "", ":memory:"):
-            options = {}
+        options: dict[str, Any] = {}
+        if url.get_backend_name() == "duckdb":
+            options = {"connect_args": {"read_only": True, "config": _DUCKDB}}
         if url.drivername == "postgresql" and find_spec("psycopg2") is None and find_spec("psycopg") is not None:
             url = url.set(drivername="postgresql+psycopg")  # the driver that the extra installs
         engine = sa.create_engine(url, **options)
@@ -141,12 +162,9 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
 
     wanted = (query or "").strip().rstrip(";")
     if _READING.match(wanted):
-        # as written: no ':name' or '%' in it is taken for a parameter
-        result = connection.execution_options(no_parameters=True).exec_driver_sql(wanted)
+        result = _run_select(connection, wanted, source=source)
     elif wanted and not _IDENTIFIER.fullmatch(wanted) and " " in wanted:
-        raise BadInput(
-            f"data.query for {source} is not a SELECT; give a SELECT or the name of a table", code="not-a-select"
-        )
+        raise _not_a_select(source)
     else:
         inspector = sa.inspect(connection)
         schema, _, name = wanted.rpartition(".") if _IDENTIFIER.fullmatch(wanted) else ("", "", wanted)
@@ -163,6 +181,66 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
     names = list(map(str, result.keys()))
     rows = list(result.fetchall())
     return names, rows
+
+
+def _run_select(connection: Connection, query: str, *, source: str) -> CursorResult[Any]:
+    """Run a query of which the database itself says that it is one SELECT. No ':name' or '%' in it is a parameter."""
+    import sqlalchemy as sa
+    from sqlalchemy.exc import DBAPIError
+
+    backend = connection.dialect.name
+    driver: Any = connection.connection.driver_connection
+    as_written = connection.execution_options(no_parameters=True)
+    if backend == "duckdb":
+        import duckdb
+
+        try:
+            statements = driver.extract_statements(query)
+        except duckdb.Error as error:
+            raise BadInput(
+                f"data.query for {source} is not SQL that DuckDB reads: {_first_line(error)}", code="not-a-select"
+            ) from None
+        if [s.type for s in statements] != [duckdb.StatementType.SELECT]:
+            raise _not_a_select(source)
+        return as_written.exec_driver_sql(query)
+    if backend == "sqlite":
+        driver.set_authorizer(_authorize_reading)
+        try:
+            return as_written.exec_driver_sql(query)
+        except sqlite3.Warning:  # several statements, before Python 3.12
+            raise _not_a_select(source) from None
+        except DBAPIError as error:
+            several = isinstance(error.orig, sqlite3.ProgrammingError)
+            if several or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+                raise _not_a_select(source) from None
+            raise
+        finally:
+            driver.set_authorizer(None)
+    if backend == "postgresql":
+        connection.execute(sa.text("SELECT set_config('grandrounds.query', :query, true)"), {"query": query})
+        try:
+            as_written.exec_driver_sql(_OPEN_CURSOR)
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _BAD_CURSOR or getattr(error.orig, "pgcode", None) == _BAD_CURSOR:
+                raise _not_a_select(source) from None
+            raise
+        return as_written.exec_driver_sql(f"FETCH ALL FROM {_CURSOR}")
+    raise BadInput(
+        f"data.query for {source} is a SELECT, and only SQLite, DuckDB and PostgreSQL run one here; name a table or a view",
+        code="query-not-supported",
+    )
+
+
+def _authorize_reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Let SQLite read tables and call functions, except those that load code."""
+    loads = action == sqlite3.SQLITE_FUNCTION and str(second).lower() in ("load_extension", "fts3_tokenizer")
+    return sqlite3.SQLITE_OK if action in _READS and not loads else sqlite3.SQLITE_DENY
+
+
+def _not_a_select(source: str) -> BadInput:
+    return BadInput(
+        f"data.query for {source} is not one SELECT; give a single SELECT or the name of a table", code="not-a-select"
+    )
 
 
 def _with_password(url: URL) -> URL:
@@ -182,7 +260,7 @@ def _with_password(url: URL) -> URL:
 
 def _refuse_other_host(url: URL) -> None:
     """Send the password to the host that the user named for it, never to one that only a plan names."""
-    if url.get_backend_name() in ("sqlite", "duckdb"):  # a file: nothing is sent
+    if url.get_backend_name() in _IN_FILES:  # a file: nothing is sent
         return
     odd = next((key for key in url.query if key.lower() not in _HARMLESS), None)
     if odd is not None:
@@ -205,11 +283,17 @@ def _public_name(url: URL) -> str:
 
 
 def _check_file(url: URL, *, source: str) -> None:
-    """Refuse a database file that is not there; SQLite would create it."""
-    if url.get_backend_name() not in ("sqlite", "duckdb") or url.database in (None, "", ":memory:"):
+    """Refuse a database file that is not there, since SQLite would create it, and options, which may create or change one."""
+    if url.get_backend_name() not in _IN_FILES:
         return
-    path = Path(str(url.database)).expanduser()
-    if str(url.database).startswith("file:") or path.is_file():
+    name = str(url.database or "")
+    if url.query or name in ("", ":memory:") or name.startswith("file:"):
+        raise BadInput(
+            f"{source} does not name a database file alone; write {url.get_backend_name()}:///folder/name.db without options",
+            code="invalid-url",
+        )
+    path = Path(name).expanduser()
+    if path.is_file():
         return
     try:
         databases = sorted(
@@ -223,7 +307,12 @@ def _check_file(url: URL, *, source: str) -> None:
 
 def _driver_message(error: Exception, *, url: URL) -> str:
     """Take the first line of the driver's message, unless it repeats a secret."""
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    line = lines[0][:200] if lines else type(error).__name__
+    line = _first_line(getattr(error, "orig", None) or error)
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     return type(error).__name__ if any(secret and secret in line for secret in secrets) else line
+
+
+def _first_line(error: object) -> str:
+    """Return the first line of an error's message, or its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
