@@ -1,18 +1,25 @@
-"""A stranger's run folder names code: no command and no page of the console runs it unless its reader says so."""
+"""A stranger's run folder names code, files and addresses: nothing runs or opens them unless its reader says so."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+import sqlite3
 import sys
+import types
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 import grandrounds as gr
-from grandrounds.core import plugins
+from grandrounds.core import plugins, sources
 from grandrounds.core.arrays import load, save
+from grandrounds.core.section import NAMES_SOURCE, OwnCode
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
 from tests.support import patients, refused
@@ -70,6 +77,12 @@ COMMANDS = {
     "compare": ("compare", "RUN", "RUN"),
     "resume": ("resume", "RUN", "--set", "method.rounds=3"),
     "audit verify": ("audit", "verify", "RUN", "--deep"),
+    "recalibrate": ("recalibrate", "RUN", "--table", "patients.csv"),
+    "withdraw": ("withdraw", "RUN", "--site", "a"),
+    "card": ("card", "RUN"),
+    "watch": ("watch", "RUN", "--table", "patients.csv", "--out", "W"),
+    "watch --simulate": ("watch", "RUN", "--simulate", "--out", "W"),
+    "dossier": ("dossier", "RUN", "--out", "D"),
 }
 EVERY = [(field, command) for field in HOSTILE for command in COMMANDS]
 THIN = [case for case in EVERY if case[1] not in ("track", "attack --shadows")]  # mlflow takes seconds to import
@@ -202,6 +215,168 @@ def test_the_console_runs_no_code_at_all(place):
     with refused("data-do-not-fit", match=r"model\.name"):
         cases.check()
     assert not (place / "marker").exists()
+
+
+# --- files, addresses and queries -------------------------------------------------------------------------
+
+WORDS = {
+    "name", "data.sheet", "data.cohort.*", "data.label", "data.duration", "data.event", "data.positive", "data.site", "data.patient",
+    "data.time", "data.part", "data.id", "data.drop.*", "data.features.*", "data.kinds.*", "data.kinds.*.*", "data.names.*",
+    "data.units.*", "data.missing.*", "data.text_encoding", "data.separator", "data.ranges.*", "data.levels.*", "data.levels.*.*",
+    "data.products.*.*", "data.sha256", "data.file", "data.scan.window", "data.scan.slices", "data.scan.series.*",
+    "data.shift.clean.*", "data.shortcut.classes.*", "split.holdout.*", "split.without.*", "reference.*", "tasks.*",
+    "tasks.*.classes.*", "tasks.*.classes.*.*", "tasks.*.sites.*", "model.options.*", "method.weigh.lambdas.*",
+    "method.reference", "method.anchor_rows", "method.exact.group", "method.exact.columns.*", "method.exact.nonnormal.*",
+    "method.gam.monotone.*", "method.trees.monotone.*", "method.watch.model", "method.watch.edges.*", "method.watch.shifts.*",
+    "method.quality.bins.*", "method.quality.bins.*.levels.*", "method.quality.bins.*.unit", "method.quality.classes.*",
+    "method.options.*", "train.class_weights.*", "train.objective_options.*", "explain.reference", "engine.absences.*",
+    "engine.faults.nan.*", "engine.faults.slow.*", "evaluation.subgroup", "evaluation.subgroups.*", "evaluation.bands.*",
+    "evaluation.rationale_set", "attacks.*.sites.*", "attacks.*.target", "code.*", "tune.metric", "tune.space.*",
+}  # fmt: skip
+"""Free text of a plan that is a name of a column, site, class, set or option: nothing opens or imports it."""
+
+
+def texts(kind: object, key: str, marks: tuple[object, ...]) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Yield each setting of free text with its marks, from the types of an experiment."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            yield from texts(field.annotation, f"{key}.{name}".lstrip("."), tuple(field.metadata))
+    elif origin is typing.Annotated:
+        yield from texts(inner[0], key, (*marks, *kind.__metadata__))
+    elif origin in (typing.Union, types.UnionType):
+        for one in inner:
+            yield from texts(one, key, marks)
+    elif origin in (tuple, list, dict):
+        for one in inner:
+            yield from texts(one, f"{key}.*", marks)
+    elif kind in (str, typing.Any, object):
+        yield key, marks
+
+
+def test_every_text_of_a_plan_is_code_a_source_or_a_word():
+    marks: dict[str, set[str]] = {}
+    for key, own in texts(Experiment, "", ()):
+        kind = "code" if OwnCode in own else "source" if NAMES_SOURCE in own else "word"
+        marks.setdefault(key, set()).add(kind)
+    assert {k for k, kinds in marks.items() if kinds == {"source"}} == set(sources.FIELDS)
+    code = {k.removesuffix(".*") for k, kinds in marks.items() if kinds == {"code"}}
+    assert code == {".".join(field) for field in plugins._FIELDS}
+    assert {k for k, kinds in marks.items() if kinds == {"word"}} == WORDS, "a new setting of free text: does anything open it?"
+
+
+FOREIGN = "of_somebody_else"
+_touched: list[str] = []
+
+
+def _record(event: str, arguments: tuple[object, ...]) -> None:
+    """Record what is opened below a stranger's folder. A hook of Python cannot be removed."""
+    if event in ("open", "os.listdir", "os.scandir", "sqlite3.connect") and arguments and FOREIGN in str(arguments[0]):
+        _touched.append(f"{event} {arguments[0]}")
+    if event == "socket.connect" and "127.0.0.9" in str(arguments):
+        _touched.append(f"connect {arguments}")
+
+
+@pytest.fixture
+def foreign(place, monkeypatch) -> Path:
+    """A folder with files that a plan may name, beside a run that somebody else made."""
+    folder = place / FOREIGN
+    shutil.copytree(place / "run", folder / "watched")
+    shutil.copy(place / "patients.csv", folder / "patients.csv")
+    shutil.copy(place / "run" / "model.safetensors", folder / "weights.safetensors")
+    with sqlite3.connect(folder / "ward.db") as db:
+        db.execute("CREATE TABLE stays (age real, died integer, hospital text)")
+    db.close()
+    sys.addaudithook(_record)
+    monkeypatch.setattr(sources, "_opened", set())
+    monkeypatch.setattr(sources, "_refused", {})
+    _touched.clear()
+    return folder
+
+
+def name_source(run: Path, field: str, folder: Path) -> None:
+    """Have a run folder name a file, an address or a query in one field."""
+    file = run / "checkpoint" / "plan.json"
+    plan = json.loads(file.read_text())
+    table = str(folder / "patients.csv")
+    values = {
+        "data.table": {"data": {"table": table}},
+        "data.query": {"data": {"table": f"sqlite:///{folder}/ward.db", "query": "SELECT * FROM stays"}},
+        "data.pictures": {"data": {"table": table, "pictures": str(folder)}},
+        "data.masks": {"data": {"table": table, "pictures": str(folder), "masks": str(folder)}},
+        "reference.*.source": {"reference": {"rows": {"rows": 20, "labelled": True, "sent": False, "source": table}}},
+        "model.weights": {"model": {"weights": str(folder / "weights.safetensors")}},
+        "method.watch.run": {"method": {"name": "watch", "watch": {"run": str(folder / "watched")}}},
+        "method.watch.table": {"method": {"name": "watch", "watch": {"table": table}}},
+    }
+    assert set(values) == set(sources.FIELDS)
+    for section, changed in values[field].items():
+        for key, value in changed.items():
+            held = plan[section].setdefault(key, {}) if isinstance(value, dict) else None
+            plan[section][key] = value if held is None else {**held, **value}
+    file.write_text(json.dumps(plan))
+    if field == "model.weights":
+        arrays, meta = load(run / "model.safetensors")
+        meta["spec"]["weights"] = str(folder / "weights.safetensors")
+        save(run / "model.safetensors", arrays, meta)
+
+
+SOURCES = [(field, command) for field in sources.FIELDS for command in COMMANDS]
+THIN_SOURCES = [case for case in SOURCES if case[1] not in ("track", "attack --shadows")]
+
+
+def check_nothing_opened(place: Path, foreign: Path, field: str, command: str) -> None:
+    name_source(place / "run", field, foreign)
+    done = rounds(*[a.replace("RUN", "run") for a in COMMANDS[command]], cwd=place)
+    assert not _touched, (command, _touched, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 2, 3), done.stderr
+
+
+@pytest.mark.parametrize(("field", "command"), THIN_SOURCES[::7])
+def test_no_command_opens_what_a_stranger_names(place, foreign, field, command):
+    check_nothing_opened(place, foreign, field, command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("field", "command"), SOURCES)
+def test_no_command_opens_what_any_field_names(place, foreign, field, command):
+    check_nothing_opened(place, foreign, field, command)
+
+
+@pytest.mark.parametrize("command", ["explain --case", "attack", "resume", "card"])
+def test_a_command_that_needs_those_rows_is_refused_until_they_are_named(place, foreign, command):
+    name_source(place / "run", "data.table", foreign)
+    arguments = [a.replace("RUN", "run") for a in COMMANDS[command]]
+    done = rounds(*arguments, cwd=place)
+    assert done.returncode == 2 and "[source-not-opened]" in done.stderr, done.stderr
+    assert not _touched
+
+
+def test_rows_that_the_reader_names_are_read_and_trust_opens_the_rest(place, foreign):
+    name_source(place / "run", "data.table", foreign)
+    assert rounds("explain", "run", "--case", "3", "--table", "patients.csv", cwd=place).returncode == 0
+    assert not _touched
+    done = rounds("explain", "run", "--case", "3", "--trust-code", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert any("patients.csv" in one for one in _touched)
+
+
+def test_a_copy_of_a_run_that_was_made_here_opens_its_own_table(place, monkeypatch):
+    monkeypatch.setattr(sources, "_opened", set())
+    assert rounds("explain", "run", "--case", "3", cwd=place).returncode == 0
+    file = place / "run" / "checkpoint" / "plan.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seed": 9}))
+    monkeypatch.setattr(sources, "_opened", set())
+    assert "[source-not-opened]" in rounds("explain", "run", "--case", "3", cwd=place).stderr
+
+
+def test_a_plan_names_no_cohort_file(place):
+    file = place / "run" / "checkpoint" / "plan.json"
+    plan = json.loads(file.read_text())
+    plan["data"]["cohort"] = str(place / "cohort.toml")
+    file.write_text(json.dumps(plan))
+    assert "[damaged-plan]" in rounds("explain", "run", "--case", "3", cwd=place).stderr
 
 
 # --- with the reader's trust ------------------------------------------------------------------------------
@@ -369,8 +544,7 @@ def test_an_experiment_file_of_a_run_pins_its_modules(own):
     assert rounds(*again, cwd=own).returncode == 0
 
 
-def test_a_run_without_code_of_its_own_has_no_trace_of_this(made):
+def test_a_run_without_code_of_its_own_lists_none(made):
     plan = json.loads((made / "run" / "checkpoint" / "plan.json").read_text())
     assert "code" not in plan
     assert "code" not in (made / "run" / "experiment.toml").read_text()
-    assert not (made / "run" / "checkpoint" / plugins.STAMP).exists()

@@ -14,6 +14,7 @@ from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import TASK, Policy
+from grandrounds.keeper.runtime.run import SiteRun
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Envelope, peek, seal
 from grandrounds.protocol.identity import Identity
@@ -153,3 +154,22 @@ def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_
     for left in (*(read(reply).body for reply in post.replies), *(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())):
         assert PLANTED.encode() not in left and b"4711.25" not in left
         assert not any(number in left for number in numbers)
+
+
+def test_an_answer_that_is_not_finite_does_not_leave_and_is_counted(tmp_path, quick, monkeypatch):
+    held = hospitals(rounds=3)
+    post = Disturbed.of(held.keepers(tmp_path / "state"), quick)
+    answer = SiteHost.answer
+
+    def diverges(self, question, members):
+        columns = answer(self, question, members)
+        if self.stack.names == ("b",) and question.task == "train" and question.round == 2:
+            columns = {**columns, "model": np.full_like(columns["model"], np.nan)}
+        return columns
+
+    monkeypatch.setattr(SiteHost, "answer", diverges)
+    counted, count_refusal = [], SiteRun.count_refusal
+    monkeypatch.setattr(SiteRun, "count_refusal", lambda self: (count_refusal(self), counted.append(self.refusals)))
+    run = held.deployed(tmp_path, post)
+    assert [d["missing"] for d in decisions(run)] == [{}, {"b": f"refused ({codes.NOT_FINITE})"}, {}]
+    assert counted == [1]

@@ -14,8 +14,6 @@ import pytest
 import grandrounds as gr
 from grandrounds.core import plugins
 from grandrounds.core.errors import GrandRoundsError, RunFailed
-from grandrounds.core.plugins import _AT_SITES
-from grandrounds.data.loading import AT_SITES
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import OWN_CODE, Cells, Policy, Reports
 from grandrounds.methods import SITE_PLUGINS
@@ -265,10 +263,6 @@ SHA = hashlib.sha256((EXAMPLES / f"{MODULE}.py").read_bytes()).hexdigest()
 
 def listing(*lines: str) -> Policy:
     return Policy.parse("\n".join(["[objectives]", *lines]))
-
-
-def test_the_word_for_tables_at_sites_is_the_same_in_both_modules():
-    assert _AT_SITES == AT_SITES
 
 
 def test_a_policy_lists_modules_by_hash(examples):

@@ -182,6 +182,7 @@ def fit_card_beside(run: Run, *, terms: int, out: str | Path | None = None, prog
     from grandrounds.runs.runner import new_folder
 
     refuse_run(run)
+    run.refuse_code()
     plan = run.plan
     data = {k: v for k, v in plan["data"].items() if v is not None and k != "coding"}
     method, evaluation = plan["method"], plan["evaluation"]

@@ -130,6 +130,7 @@ def watch_consortium(
             "grandrounds.watch_consortium(run, rows=frame)",
             code="data-frame-needed",
         )
+    watched.refuse_code()
     built = build_watch(watched, table=table, shifts=shifts, secure=secure, epsilon=epsilon, level=level, alarms=alarms)
     folder = watched.folder.resolve()
     place = Path(out) if out is not None else new_folder(folder.parent, f"{folder.name}-watch")

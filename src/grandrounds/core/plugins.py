@@ -3,8 +3,9 @@
 `resolve` imports such code only after a decision that it may run. Two functions decide: `allow`, for an
 experiment that the user of this process runs, and `admit`, for a run folder. A run folder may come from anybody, so its
 code runs only if the run was made here (proved by a stamp under a secret of this user) or the user trusts it
-(`trust_code`), and only from modules whose SHA-256 the plan lists. Code named in a message is never imported: a site
-builds a model from user code only if it was started with that option.
+(`trust_code`), and only from modules whose SHA-256 the plan lists. The same two decide which files, addresses and queries of a
+plan are opened (`sources`). Code named in a message is never imported: a site builds a model from user code only if it was
+started with that option.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core import sources
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.core.plan import PlanValues
 
@@ -34,9 +36,6 @@ _FIELDS = (
 )  # fmt: skip
 """Settings of a plan that may name code."""
 
-_AT_SITES = "at the sites"
-"""data.table of a run at hospitals: its local objective is imported there, and never by the server."""
-
 STAMP = "made-here"
 """The file of checkpoint/ with this user's stamps on the run's plan, one a line: a plan may be changed by a resume."""
 
@@ -45,6 +44,14 @@ _ELSEWHERE = (
     "--trust-code (in Python trust_code=True)"
 )
 _NEVER = "the console runs no code of a run's author; use the command line"
+_FOREIGN = (
+    "this run was not made here, and opening a run opens no file, address or query that its author named; name the rows "
+    "yourself (--table), or say --trust-code (in Python trust_code=True)"
+)
+_FOREIGN_TO_CONSOLE = (
+    "this run was not made by the user of this console, which opens no file, address or query of a run's author: start it with "
+    "--data"
+)
 _UNASKED = "no experiment of this process names it, so it is not imported"
 _STAMPS = 100_000  # bytes of them
 _decided: dict[str, str] = {}  # import path -> why it may not be imported in this process; "" where it may
@@ -85,8 +92,9 @@ def names_in(plan: PlanValues) -> dict[str, str]:
 
 
 def _is_deployed(plan: PlanValues) -> bool:
+    """Return True for a run at hospitals: its local objective is imported there, and never by the server."""
     data = plan.get("data")
-    return isinstance(data, Mapping) and data.get("table") == _AT_SITES
+    return isinstance(data, Mapping) and data.get("table") == sources.AT_SITES
 
 
 def allow_listed(path: str, listed: Mapping[str, str], *, key: str) -> None:
@@ -125,7 +133,7 @@ def unlisted(path: str, listed: Mapping[str, str]) -> str:
 
 
 def allow(plan: PlanValues) -> None:
-    """Let this process import the code of an experiment that its user runs.
+    """Let this process import the code of an experiment that its user runs, and open the files and addresses that it names.
 
     Args:
         plan: The experiment's values. Under "code" it may have the SHA-256 of modules, as a run's own experiment.toml does.
@@ -138,20 +146,26 @@ def allow(plan: PlanValues) -> None:
         if why:
             raise BadInput(f"{key} is '{path}': {why}, or remove [code] from the experiment", code="code-not-run")
         _decided[path] = ""
+    sources.allow(plan)
 
 
 def admit(folder: Path, plan: PlanValues, *, trust_code: bool | None) -> None:
-    """Decide whether the code that a run folder names may be imported in this process. Nothing is imported here.
+    """Decide whether this process may import the code, and open the files, addresses and queries, that a run folder names.
+
+    Nothing is imported or opened here.
 
     Args:
         folder: The run folder.
         plan: Its plan.
-        trust_code: True if the user trusts the code of a run that was made elsewhere. None: no code at all.
+        trust_code: True if the user trusts the author of a run that was made elsewhere. None: no code at all, and no file,
+            address or query of such a run.
     """
-    named = names_in(plan)
-    if not named:
+    named, opened = names_in(plan), sources.named_in(plan)
+    if not named and not opened:
         return
-    made_here = trust_code is not None and is_stamped(folder, plan)
+    made_here = is_stamped(folder, plan)
+    foreign = _FOREIGN_TO_CONSOLE if trust_code is None else _FOREIGN
+    sources.decide(plan, reason="" if made_here or trust_code else foreign)
     for path in named:
         if trust_code is None:
             _decided[path] = _NEVER
@@ -162,9 +176,10 @@ def admit(folder: Path, plan: PlanValues, *, trust_code: bool | None) -> None:
 
 
 def refuse(plan: PlanValues) -> None:
-    """Raise BadInput if a plan names code that may not be imported. Call it before starting another process."""
+    """Raise BadInput if a plan names what may not be imported or opened. Call it before starting another process."""
     for path, key in names_in(plan).items():
         check(path, key)
+    sources.refuse(plan)
 
 
 def hashes(names: Iterable[str]) -> dict[str, str]:
@@ -180,7 +195,7 @@ def hashes(names: Iterable[str]) -> dict[str, str]:
 
 
 def stamp(folder: Path, plan: PlanValues) -> str:
-    """Record that a run with user code was made here. Call it before writing the plan.
+    """Record that a run that names code, files, addresses or a query was made here. Call it before writing the plan.
 
     Args:
         folder: The run folder.
@@ -197,7 +212,7 @@ def stamp(folder: Path, plan: PlanValues) -> str:
     warning = ""
     if key is None:
         _own_key[:] = _own_key or [secrets.token_bytes(32)]
-        key, warning = _own_key[0], f"cannot store {key_file()}: this run's code will need --trust-code later"
+        key, warning = _own_key[0], f"cannot store {key_file()}: this run's rows will need --table, its code --trust-code"
     write_atomic(file, "\n".join([*lines, _stamped(key, plan), ""]).encode())
     return warning
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
@@ -14,6 +14,11 @@ from grandrounds.core.errors import BadInput, nearest, visible
 
 OwnCode = BeforeValidator(plugins.named)
 """Accept a class or function in place of its name, and replace it by its import path."""
+
+NAMES_SOURCE = "names a file, a folder, an address or a query"
+"""Mark of a setting whose value is opened: of a run folder that was made elsewhere it is not (`core.sources.FIELDS`)."""
+
+SourceName = Annotated[str | None, NAMES_SOURCE]
 
 
 ROUNDS, SEEDS = 1_000_000, 2**63 - 1

@@ -41,6 +41,7 @@ INDICATOR_SHARE = 0.01
 
 _MANY = 20  # columns with fewer distinct values than this are codes or counts: rare ones are no artefacts
 _WIDE = 1e300  # a bound that draws nothing in
+_FARTHEST = 1e30  # an input that is too large for its type becomes this one, so that every row has numbers
 _FAR = 20.0  # times the way from the median to the end of the range: no measurement lies there
 _SPREAD = 500.0  # times the distance of the quartiles: no range is as wide as that
 
@@ -153,7 +154,11 @@ class Encoding:
         x = np.concatenate(blocks, axis=1) if blocks else np.empty((len(data), 0))
         if self.products:
             x = np.concatenate([x, multiply(x, self.product_places)], axis=1)
-        return np.ascontiguousarray(x, dtype=dtype)
+        with np.errstate(over="ignore"):
+            out = np.ascontiguousarray(x, dtype=dtype)
+        if not np.isfinite(out).all():  # a cell or a product beyond the range of the type
+            np.nan_to_num(out, copy=False, posinf=_FARTHEST, neginf=-_FARTHEST)
+        return out
 
     def original_units(self) -> tuple[tuple[str, ...], Array]:
         """Return the linear map from coefficients of inputs to coefficients in original units.
@@ -246,7 +251,8 @@ class Encoding:
         gap = np.isnan(x)
         numbers = np.array([(r.fill, r.low, r.high, r.centre, r.scale) for r in rules]).T
         fill, low, high, centre, scale = numbers
-        x = (np.clip(np.where(gap, fill, x), low, high) - centre) / scale
+        with np.errstate(over="ignore"):
+            x = (np.clip(np.where(gap, fill, x), low, high) - centre) / scale
         return [x, gap[:, [r.indicator for r in rules]].astype(float)]
 
     def _categorical(self, data: Dataset) -> list[Array]:

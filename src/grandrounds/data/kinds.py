@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from grandrounds.core.arrays import NUMBER, Array, misfit
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
@@ -30,6 +32,9 @@ _TABLE = {
     "outcome?": {"task": str, "centre": NUMBER, "scale": NUMBER, "event?": (str, None)},
     "subgroups?": [{"column": str, "levels": [str], "edges": [float]}],
 }
+_SMALLEST_SCALE = 1e-30
+"""Smallest scale of a column or an image channel; those of data are far larger."""
+
 Holdings = Dataset | ImageSet
 AnyEncoding = Encoding | ImageEncoding
 
@@ -88,6 +93,20 @@ def agree_on_images(answers: Sequence[Payload], rules: EncodingRules) -> ImageEn
     return replace(encoding, subgroups=agree_groupings(rules.subgroups, rules.bands, images.subgroups))
 
 
+def _check_scales(encoding: AnyEncoding) -> None:
+    """Refuse numbers by which a row would have inputs that are not finite: a row could then be told from its answer."""
+    if isinstance(encoding, ImageEncoding):
+        numbers, scales = [*encoding.mean, *encoding.std], list(encoding.std)
+    else:
+        numbers = [float(v) for r in encoding.numeric for v in (r.fill, r.low, r.high, r.centre, r.scale)]
+        scales = [float(r.scale) for r in encoding.numeric]
+    if not (np.isfinite(numbers).all() and all(s >= _SMALLEST_SCALE for s in scales)):
+        raise BadInput(
+            f"an encoding is damaged: it has a number that is not finite, or a scale below {_SMALLEST_SCALE:g}",
+            code="damaged-encoding",
+        )
+
+
 def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:
     """Read an encoding as it was saved or sent.
 
@@ -98,7 +117,9 @@ def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:
         field = "" if values.get("kind") == KIND else misfit(values, _TABLE)
         if field:
             raise BadInput(f"an encoding is damaged: {field} is missing or of the wrong kind", code="damaged-encoding")
-        return ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
+        encoding = ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
+        _check_scales(encoding)
+        return encoding
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise BadInput(
             f"an encoding is damaged ({type(e).__name__}): write it again with this version", code="damaged-encoding"

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from grandrounds.core import plugins
+from grandrounds.core import plugins, sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import Keys
+from grandrounds.core.sources import AT_SITES, DATA_FRAME, STROKES
 from grandrounds.data.checks import check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.design import check_products, keep_complete
@@ -35,15 +36,6 @@ from grandrounds.data.table import Table, to_text
 
 PARTS = ("train", "val", "test")
 """Words of the column data.part."""
-
-STROKES = "strokes"
-"""Value of data.masks when truth masks are to be made from bright strokes (digits, writing)."""
-
-AT_SITES = "at the sites"
-"""Value of data.table when every hospital holds its own rows and the server none."""
-
-DATA_FRAME = "data frame"
-"""Value of data.table when the rows came from memory and cannot be read again."""
 
 
 def read_data(settings: DataSettings) -> Table | ImageSet:
@@ -70,6 +62,7 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
             code="data-frame-needed",
         )
     assert settings.table is not None, "an experiment names a set or a table"
+    sources.check_rows(settings.plain())
     if is_bundle(settings.table):
         return read_bundle(settings.table)
     if settings.table.lower().endswith(".npz"):

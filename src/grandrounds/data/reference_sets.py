@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from grandrounds.core import sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings, Plan
@@ -101,6 +102,7 @@ def read_reference_table(name: str, plan: Plan, schema: Schema) -> Reference:
     parts = {schema.label, schema.site, schema.patient, schema.time}
     kinds = {c.name: list(c.order) or c.kind for c in schema.features if c.name not in parts}
     agreed = DataSettings({**plan.data.plain(), "kinds": kinds, "id": None, "part": None})
+    sources.check(sources.REFERENCE, settings["source"], key=f"reference.{name}.source")
     data = apply_schema(agreed, read_plan_table(agreed, settings["source"]))
     rows = data.take(np.arange(min(settings["rows"], len(data))))
     return Reference(np.empty(0, np.int64), rows.table.sha256(), rows)
@@ -111,6 +113,7 @@ def load_reference_images(name: str, source: str) -> Reference:
     from grandrounds.data.sets.images import SCORING_SETS
 
     if source.lower().endswith(".npz"):
+        sources.check(sources.REFERENCE, source, key=f"reference.{name}.source")
         images = read_npz(source)
         return Reference(np.empty(0, np.int64), images.sha256(), images)
     if source not in SCORING_SETS:

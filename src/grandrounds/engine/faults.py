@@ -11,7 +11,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.explain.trust import RANGES, is_possible
 from grandrounds.protocol.messages import UPLOAD, Answers, Ask
-from grandrounds.protocol.tasks import MODELS, TRAIN, named_like, spec_of
+from grandrounds.protocol.tasks import MODELS, TRAIN, may_be_nan, named_like, spec_of
 
 DROPPED = "dropped out"
 LATE = "was too late"
@@ -84,11 +84,6 @@ def finite_rows(answers: Answers) -> Array:
         if isinstance(column, list):
             fine = [not isinstance(v, np.ndarray) or v.dtype.kind != "f" or bool(np.isfinite(v).all()) for v in column]
             good &= np.array(fine, bool)
-        elif len(column) == len(good) and column.dtype.kind == "f" and not _may_be_nan(name):
+        elif len(column) == len(good) and column.dtype.kind == "f" and not may_be_nan(name):
             good &= np.isfinite(column.reshape(len(column), -1)).all(axis=1)
     return good
-
-
-def _may_be_nan(column: str) -> bool:
-    names = {column, column.split(".")[0]}
-    return any(names & set(report.nan_columns) for report in named_like(column))

@@ -147,6 +147,9 @@ class Experiment(Section):
         Raises:
             BadInput: A value has a wrong type or is out of range; the message names the first one.
         """
+        data = plan.get("data")
+        if isinstance(data, Mapping) and isinstance(data.get("cohort"), str):  # a plan has the definition, and no file to open
+            raise BadInput(f"{where} is damaged: data.cohort names a file", code="damaged-plan")
         try:
             cls.model_validate(rename_settings(plan, warn=False))
         except ValidationError as e:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section
+from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section, SourceName
 from grandrounds.data.partition import KINDS
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.scans.options import WINDOWS, parse_options
@@ -89,7 +89,7 @@ class Data(Section):
     name: Annotated[str | None, OwnCode] = Field(
         None, description="a data set of the catalog (`rounds list data`), or your own loader: 'package.module:function'"
     )
-    table: str | None = Field(
+    table: SourceName = Field(
         None,
         description="your own table: .csv, .tsv, .parquet, .xlsx, .sas7bdat, .xpt, .dta, .sav, .npz, or a SQL URL; with "
         "data.cohort also clinical records",
@@ -100,7 +100,7 @@ class Data(Section):
         description="cohort file by which the table is made from clinical records: OMOP tables, a SQL URL or FHIR resources of "
         "one hospital, or a folder with those of each hospital; a plan has the whole definition and its digest",
     )
-    query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL; with data.cohort the schema")
+    query: SourceName = Field(None, description="SELECT statement or table name, for a SQL URL; with data.cohort the schema")
     label: str | None = Field(None, description="column to predict")
     task: Literal["auto", "classification", "regression", "count", "survival"] = Field(
         "auto", description="type of the outcome; auto: inferred from the label if certain; survival if data.duration is set"
@@ -181,12 +181,12 @@ class Data(Section):
     )
     max_categories: int = Field(30, ge=1, le=100_000, description="most levels per categorical column; the rest becomes 'other'")
     sha256: str | None = Field(None, description="SHA-256 of the data; a run refuses other data (filled in by a run)")
-    pictures: str | None = Field(
+    pictures: SourceName = Field(
         None, description="folder of image files (PNG, JPEG, DICOM, NIfTI); data.table then lists them and their labels"
     )
     file: str = Field("file", description="column of data.table that names the image files")
     size: int | None = Field(None, ge=4, le=8192, description="side in pixels to resize images to")
-    masks: str | None = Field(None, description="folder of ground-truth masks (PNG, named like the images), or 'strokes'")
+    masks: SourceName = Field(None, description="folder of ground-truth masks (PNG, named like the images), or 'strokes'")
     scan: Scan = Scan()
     shift: Shift = Shift()
     shortcut: Shortcut = Shortcut()
@@ -243,7 +243,7 @@ class ReferenceSet(Section):
     rows: int = Field(200, ge=1, le=100_000_000, description="number of rows")
     labelled: bool = Field(True, description="their labels may be used")
     sent: bool = Field(False, description="they may be sent to every site; they are rows of patients")
-    source: str | None = Field(
+    source: SourceName = Field(
         None,
         description="take the rows from another table that contains no site's patients; or images, all of them: "
         "a file.npz, 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (with ground-truth masks)",
@@ -268,7 +268,7 @@ class Model(Section):
     statistics: Literal["averaged", "site"] = Field(
         "averaged", description="BatchNorm statistics: averaged over sites, or each site's own"
     )
-    weights: str | None = Field(
+    weights: SourceName = Field(
         None,
         description="a .safetensors file with initial weights, for models that are trained in steps: model.safetensors of an "
         "earlier run",

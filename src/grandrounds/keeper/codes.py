@@ -61,6 +61,9 @@ FEW_NEW_PATIENTS = "few-new-patients"
 FEW_CHANGED_ROWS = "few-changed-rows"
 """The rows differ from those that method 'quality' counted earlier by so few that the two counts would disclose them."""
 
+NOT_FINITE = "not-finite"
+"""The answer has infinite numbers or NaN, such as a model whose training diverged. It does not leave, and counts as a refusal."""
+
 POLICY = "policy-unreadable"
 """The site's policy.toml was changed and cannot be read; nothing is answered until it is corrected."""
 

@@ -119,13 +119,16 @@ def build_model(
 ) -> Model:
     """Build the model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for.
 
-    A spec may come from a message, so an import path in it is imported only with `own_code`.
+    A spec may come from a message, so an import path in it is imported only with `own_code`, and no file of weights is opened
+    without.
     """
     if is_path(spec["name"]) and not own_code:
         raise BadInput(
             f"model '{spec['name']}' is an import path, and a site imports no code that a message names",
             code="code-not-allowed",
         )
+    if not own_code:
+        spec = {**spec, "weights": None}
     classes, inputs = int(spec["classes"]), tuple(spec["inputs"])
     outputs = 1 if classes == 2 else classes
     if spec["name"] == "forest":

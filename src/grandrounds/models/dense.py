@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from grandrounds.core import sources
 from grandrounds.core.arrays import Array, load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
@@ -215,6 +216,7 @@ def _read_start(views: Mapping[str, Array], path: Path) -> None:
             f"model.weights is {path}, which is not a .safetensors file: give model.safetensors of a run, or convert yours",
             code="not-safetensors",
         )
+    sources.check(sources.WEIGHTS, str(path))
     arrays, _ = load(path, links=True)
     for name, view in views.items():
         array = arrays.get(name)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from grandrounds.core import sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.dense import Dense
@@ -93,6 +94,7 @@ def torch_net(spec: ModelSpec, *, outputs: int, device: str, precision: str) -> 
             seed=seed,
         )
         if spec["weights"]:
+            sources.check(sources.WEIGHTS, spec["weights"])
             notes[:] = load_weights(fresh, Path(spec["weights"]))
         named = {**dict(fresh.named_parameters()), **dict(fresh.named_buffers())}
         return {n: p.detach().numpy() for n, p in named.items() if p.is_floating_point()}

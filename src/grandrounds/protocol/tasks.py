@@ -609,3 +609,9 @@ def named_like(column: str) -> tuple[ReportSpec, ...]:
     """Find the reports of all tasks to which a column of an answer may belong, if its task is unknown."""
     name = column.split(".")[0]
     return tuple(spec.reports[name] for spec in SPECS.values() if name in spec.reports)
+
+
+def may_be_nan(column: str) -> bool:
+    """Return True for a column that may be NaN, such as a figure of no patients."""
+    names = {column, column.split(".")[0]}
+    return any(names & set(report.nan_columns) for report in named_like(column))

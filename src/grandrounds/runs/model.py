@@ -181,7 +181,7 @@ class TrainedModel:
                 raise BadInput(f"{path} is damaged: {fault} is missing or of the wrong kind", code="damaged-model")
             encoding = encoding_from(meta["encoding"])
             _check_sizes(meta["spec"], encoding, params, where=path)
-            net = build_model(meta["spec"], device="cpu", own_code=True)
+            net = build_model({**meta["spec"], "weights": None}, device="cpu", own_code=True)  # it has its parameters
             return cls(
                 net=net,
                 spec=meta["spec"],

@@ -120,7 +120,10 @@ class Run:
         return plan
 
     def refuse_code(self) -> None:
-        """Raise where the plan names code that may not be run."""
+        """Raise where the plan names code that may not be run, or files, addresses or a query that may not be opened.
+
+        A run that takes its settings from this one's plan calls it first: the user names the run, and not what its plan names.
+        """
         plugins.admit(self.folder, self.plan, trust_code=self.trust_code)
         plugins.refuse(self.plan)
 

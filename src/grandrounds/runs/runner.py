@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from grandrounds.audit.digest import arrays_digest
-from grandrounds.core import plugins
+from grandrounds.core import plugins, sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.outcome import CLASSIFICATION
@@ -130,7 +130,7 @@ class _Runner:
     def __init__(self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
-        self.unstored = ""  # a warning on the stamp of a run with plug-in code
+        self.unstored = ""  # a warning on the stamp of a run that names code, files or addresses
 
     def run(self, *, resume: bool) -> None:
         """Set the run up, train all rounds, and finalize it."""
@@ -295,6 +295,7 @@ class _Runner:
         own_code = plugins.names_in(values)
         if own_code:
             values["code"] = plugins.hashes(own_code)
+        if own_code or sources.named_in(values):
             self.unstored = plugins.stamp(self.folder.path, values)
         self.folder.write_experiment(values, schema, self._assumed(consortium))
         self.checkpoint.start(values)

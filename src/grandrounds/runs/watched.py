@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.core import sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
@@ -56,6 +57,7 @@ def read_watched(plan: Plan) -> WatchedModel:
             "`rounds watch RUN --simulate`",
             code="no-watched-run",
         )
+    sources.check(sources.WATCHED_RUN, watch.run)
     folder = Path(str(watch.run))
     model = read_model(folder)
     if parameters_digest(model.theta) != str(watch.model):
@@ -116,6 +118,8 @@ def add_new_patients(plan: Plan, stack: Stack) -> Stack:
     if not is_variant_of(plan.method.name, "watch") or not isinstance(stack.data, Dataset):
         return stack
     watch = plan.method.watch
+    sources.check(sources.WATCHED_RUN, watch.run)
+    sources.check(sources.WATCHED_TABLE, watch.table)
     new = tuple(stack.new_patients(k) for k in range(len(stack.names)))
     if watch.table:
         table = read_table(watch.table, missing=tuple(plan.data.missing), form=replace(table_format(plan.data), sheet=None))

@@ -37,6 +37,7 @@ from grandrounds.site.mapping import SiteMaps
 from grandrounds.site.objective import KEY, ObjectivePlugin
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 from grandrounds.site.prepare import prepare, summarise
+from grandrounds.site.received import check_received
 from grandrounds.site.secure import SecureSums, no_secret
 from grandrounds.site.stack import Part, Stack
 from grandrounds.site.state import Personal, SiteStates
@@ -158,6 +159,7 @@ class SiteHost:
         key = (ask.id, tuple(members.tolist()))
         if key in self._cache:
             return self._cache[key]
+        check_received(ask, self.model, self.names_of(members))
         self.states.settle(members, self._committed(ask, members))
         columns = self._tasks[ask.task](ask, members)
         allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}

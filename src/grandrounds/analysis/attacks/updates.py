@@ -126,7 +126,7 @@ def attack_updates(
     """
     net = run.model.net
     assert isinstance(net, Dense)
-    start = net.init(int(plan.seed), run.model.theta.dtype)
+    start = replace(net, weights=plan.model.weights).init(int(plan.seed), run.model.theta.dtype)
     method = build_method(plan.method, plan.train)
     config = TrainConfig.from_values(method.train_config(Server(1, start, ("site",), int(plan.seed))))
     config = replace(config, keep_optimizer=False, augment="none")

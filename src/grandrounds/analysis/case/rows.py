@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from grandrounds.core import sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import DataSettings, Plan
@@ -465,7 +466,11 @@ def comparison_rows(
 def _why_missing(settings: DataSettings) -> str:
     """Explain why the rows that [data] names are not on this machine; "" where they should be."""
     table = settings.table
-    if settings.name is not None or table is None or "://" in table:
+    if settings.name is not None or table is None:
+        return ""
+    if sources.rows_refused(settings.plain()):
+        return "the run was not made here, so its own table is not opened"
+    if "://" in table:
         return ""
     if table == AT_SITES:
         return "the run's rows are at its sites"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,16 @@ from grandrounds.data.new_patients import NewPatients, read_alarms, read_new_pat
 from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import FEW_CHANGED_ROWS, NO_NEW_PATIENTS, OTHER_SPLIT, REFUSED, SCHEMA, STALE, Refusal
+from grandrounds.keeper.codes import (
+    FEW_CHANGED_ROWS,
+    NO_NEW_PATIENTS,
+    NOT_FINITE,
+    OTHER_SPLIT,
+    REFUSED,
+    SCHEMA,
+    STALE,
+    Refusal,
+)
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.store import Opening, Store
 from grandrounds.keeper.watched import COUNTED, EarlierWatches
@@ -34,11 +44,13 @@ from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Answer, Ask, Payload
-from grandrounds.protocol.tasks import ERROR, LEND, spec_of
+from grandrounds.protocol.tasks import ERROR, LEND, may_be_nan, spec_of
 from grandrounds.site.host import SiteHost
 from grandrounds.site.secure import UnknownPeers
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
+
+_log = logging.getLogger("grandrounds.keeper")
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,7 @@ class SiteRun:
             values = self._do(ask)
         except UnknownPeers as e:
             raise self._access.reject_peers(ask, e) from None
+        self._check_finite(values)
         self._access.check_cells(ask, values)
         self.account.record(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
@@ -201,6 +214,15 @@ class SiteRun:
         self.refusals += int(values.get(ERROR) == WITHHELD)
         self._save()
         return encode_answer(Answer(self._me.name, ask.id, self._access.trim(ask, values, rows)), self.layout)
+
+    def _check_finite(self, values: Payload) -> None:
+        """Refuse an answer with numbers that are not finite. The charge stands, because the refusal discloses something too."""
+        for name, value in values.items():
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and not may_be_nan(name) and not np.isfinite(array).all():
+                _log.warning("report '%s' has numbers that are not finite: it does not leave", name)
+                self.count_refusal()
+                raise Refusal(NOT_FINITE)
 
     def _save(self) -> None:
         facts = {"last": self.last, "counted": self._counted, "refusals": self.refusals}

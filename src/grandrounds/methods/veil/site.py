@@ -22,9 +22,6 @@ from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 
-_MAX_WEIGHT = 1e100
-"""Bound of a weight: far above any model's, and far below overflow of a sum."""
-
 
 class VeilSite(SitePlugin):
     """The tasks of VEIL for the sites of one host."""
@@ -98,7 +95,7 @@ class VeilSite(SitePlugin):
         """
         config = ask.shared
         model, chosen, c, r = _read_model(config), _asked_features(config), _clip_value(config), float(config["norm"])
-        centre = _read_array(config, "centre")[chosen] if "centre" in config else 0.0
+        centre = np.asarray(config["centre"], float)[chosen] if "centre" in config else 0.0
         out = []
         for x, y in self._rows(members):
             z = _add_intercept(np.clip(x[:, chosen], -c, c) - centre)
@@ -215,18 +212,10 @@ def _clip_value(config: Mapping[str, Value]) -> float:
     return float(config["value"])
 
 
-def _read_array(config: Mapping[str, Value], name: str) -> Array:
-    """Read an array of the server; refuse one that could make a sum NaN, which would expose a patient through any noise."""
-    sent = np.asarray(config[name], float)
-    if not (np.abs(sent) < _MAX_WEIGHT).all():
-        raise BadInput("the model weights from the server are not finite, or too large to sum", code="weights-not-finite")
-    return sent
-
-
 def _read_model(config: Mapping[str, Value]) -> Array:
     """Return the weights (d + 1,) from the server; if none were sent, zeros with the log-odds of the prior as intercept."""
     if "model" in config:
-        return _read_array(config, "model")
+        return np.asarray(config["model"], float)
     out = np.zeros(int(config["inputs"]) + 1)
     prior = float(config["prior"])
     out[-1] = np.log(prior / (1 - prior))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from grandrounds.core.section import Section
+from grandrounds.core.section import NAMES_SOURCE, Section, SourceName
 
 
 class WatchOptions(Section):
     """Method 'watch': new patients of all hospitals against those that a model was trained on, from sums."""
 
-    run: str = Field("", description="folder of the finished run whose model is watched, on the server")
+    run: Annotated[str, NAMES_SOURCE] = Field("", description="folder of the finished run whose model is watched, on the server")
     model: str = Field("", description="SHA-256 of the model's parameters; the server and every site refuse another model")
     edges: dict[str, tuple[float, ...]] = Field(
         default_factory=dict,
@@ -31,7 +31,7 @@ class WatchOptions(Section):
         "alarms of its own watch (`rounds watch RUN --site`) where it has one, else tests",
     )
     labels: bool = Field(True, description="compare predicted risks with outcomes, where new patients have a label")
-    table: str | None = Field(
+    table: SourceName = Field(
         None, description="new patients of all sites, in a simulation; not set: the test rows of each site"
     )
     shifts: tuple[str, ...] = Field(

@@ -45,11 +45,15 @@ from grandrounds.models.dense import class_probabilities
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import WATCH
 from grandrounds.site.evaluate import score
+from grandrounds.site.platt import LIMIT
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 from grandrounds.site.stack import Patients
 from grandrounds.statistics.small_cells import hide_cells
 
 _log = logging.getLogger("grandrounds.site")
+
+_LARGEST = 1e300
+"""Bound of one attribution, so that a patient's sum of them is finite."""
 
 UNIT = 1024
 """Noise is drawn in whole numbers of 1/1024 patients, so that shares and risks can be rounded to them."""
@@ -212,7 +216,7 @@ class WatchSite(SitePlugin):
         data, judged = _one_each(data), _one_each(judged)
         dtype = self.site.stack.parts["train"].x.dtype
         x = encoding.encode(judged, dtype)
-        z = np.asarray(score(model, theta, x), float) if len(x) else np.empty((0, max(1, model.outputs)))
+        z = _score_bounded(model, theta, x) if len(x) else np.empty((0, max(1, model.outputs)))
         two = task_of(encoding) == CLASSIFICATION and len(encoding.classes) == 2
         if task_of(encoding) != CLASSIFICATION:
             scores = z[:, 0]
@@ -407,6 +411,13 @@ def _standardise(data: Dataset, places: Mapping[str, int], rule: Any) -> Array:
     return np.asarray((np.clip(data.numeric[:, places[rule.name]], rule.low, rule.high) - rule.centre) / rule.scale)
 
 
+def _score_bounded(model: Any, theta: Array, x: Array) -> Array:
+    """Return the logits or predictions (n, C), clipped: any model gives every patient one finite number, and so one bin."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = np.asarray(score(model, theta, x), float)
+    return np.clip(np.nan_to_num(z), -LIMIT, LIMIT)
+
+
 def _shares(model: Any, theta: Array, x: Array, background: Array, encoding: Encoding) -> Array:
     """Return each patient's attributions as shares (n, F): their sizes over the sum; 0 where the model uses nothing."""
     features = build_features(encoding, grid=1)
@@ -414,9 +425,11 @@ def _shares(model: Any, theta: Array, x: Array, background: Array, encoding: Enc
         return np.zeros((0, len(features)))
     outputs = np.zeros(len(x), np.int64)
     if model.outputs > 1:
-        outputs = score(model, theta, x).argmax(axis=1)
+        outputs = _score_bounded(model, theta, x).argmax(axis=1)
     explainer = Shap(features, background[None].astype(x.dtype))
-    size = np.abs(np.asarray(explainer.signed(model, theta, x, outputs), float))
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.abs(np.asarray(explainer.signed(model, theta, x, outputs), float))
+    size = np.minimum(np.nan_to_num(size), _LARGEST)  # a model that overflows must not make a share that is not a number
     total = size.sum(axis=1, keepdims=True)
     shares: Array = np.divide(size, total, out=np.zeros_like(size), where=total > 0)
     return shares
