@@ -220,7 +220,8 @@ def test_the_console_runs_no_code_at_all(place):
 # --- files, addresses and queries -------------------------------------------------------------------------
 
 WORDS = {
-    "name", "data.sheet", "data.cohort.*", "data.label", "data.duration", "data.event", "data.positive", "data.site", "data.patient",
+    "name", "data.sheet", "data.cohort.*", "data.label", "data.duration", "data.event", "data.positive", "data.site",
+    "data.patient",
     "data.time", "data.part", "data.id", "data.drop.*", "data.features.*", "data.kinds.*", "data.kinds.*.*", "data.names.*",
     "data.units.*", "data.missing.*", "data.text_encoding", "data.separator", "data.ranges.*", "data.levels.*", "data.levels.*.*",
     "data.products.*.*", "data.sha256", "data.file", "data.scan.window", "data.scan.slices", "data.scan.series.*",

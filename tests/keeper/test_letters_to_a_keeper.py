@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
 from itertools import count
@@ -173,3 +174,26 @@ def test_an_answer_that_is_not_finite_does_not_leave_and_is_counted(tmp_path, qu
     run = held.deployed(tmp_path, post)
     assert [d["missing"] for d in decisions(run)] == [{}, {"b": f"refused ({codes.NOT_FINITE})"}, {}]
     assert counted == [1]
+
+
+IMPOSSIBLE = ({f"c{k}": 1 for k in range(100_000)}, {"0": 10**9}, {"0": -5, "1": 6}, {"0": "many"}, ["0", "1"])
+
+
+@pytest.mark.parametrize("classes", IMPOSSIBLE)
+def test_one_site_with_impossible_classes_is_left_out_of_the_columns_and_no_other(tmp_path, quick, monkeypatch, classes):
+    held = hospitals(rounds=1)
+    post = Disturbed.of(held.keepers(tmp_path / "state"), quick)
+    answer = SiteHost.answer
+
+    def lies(self, question, members):
+        columns = answer(self, question, members)
+        if self.stack.names == ("b",) and question.task == "summarise" and "summary.words" in columns:
+            words = json.loads(columns["summary.words"][0])
+            columns = {**columns, "summary.words": [json.dumps({**words, "classes": classes})]}
+        return columns
+
+    monkeypatch.setattr(SiteHost, "answer", lies)
+    run = held.deployed(tmp_path, post)
+    left_out = [w for w in run.summary["warnings"] if "left out of the preparation of columns" in w]
+    assert len(left_out) == 1 and left_out[0].startswith("b ")
+    assert [d["missing"] for d in decisions(run)] == [{}]

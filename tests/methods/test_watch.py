@@ -275,6 +275,8 @@ def test_a_site_charges_the_noise_of_the_request(trained):
     counts = RowCounts(100, 30, 20)
     cost = ask_cost(ask(trained, noise=40.0), counts, Terms(), unbounded=False)
     assert [(e.kind, e.of, e.sigma) for e in cost.events] == [("gaussian", p, 10.0) for p in ("training", "validation")]
+    tests_only = ask_cost(ask(trained, noise=40.0), RowCounts(0, 0, 20), Terms(), unbounded=False)
+    assert [(e.kind, e.of, e.sigma) for e in tests_only.events] == [("gaussian", "training", 10.0)]  # new patients are counted
     bare = ask_cost(ask(trained), counts, Terms(), unbounded=False)
     assert not bare.events and bare.disclosures["sums"].rows == ("training", "validation")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.event import Event, event_line
 from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
-from grandrounds.data.outcome import Outcome
+from grandrounds.data.outcome import MAX_CLASSES, Outcome
 from grandrounds.data.schema import Schema
 from grandrounds.data.subgroups import WordCounts, agree_groupings
 from grandrounds.data.summary import Moments, Summary
@@ -91,6 +92,22 @@ def agree_on_images(answers: Sequence[Payload], rules: EncodingRules) -> ImageEn
     images = ImageSummary.merge([ImageSummary.from_payload(a) for a in answers])
     encoding = make_image_encoding(images, positive=rules.positive)
     return replace(encoding, subgroups=agree_groupings(rules.subgroups, rules.bands, images.subgroups))
+
+
+def find_summary_fault(values: Payload) -> str:
+    """Explain why a site's summary cannot be merged; "" where it can. One site must not set the classes of all without bounds."""
+    try:
+        rows, words = int(values["rows"]), json.loads(str(values["words"]))
+        classes, levels = words["classes"], words.get("levels", ())
+        if len(classes) > MAX_CLASSES:
+            return f"it reported {len(classes):,} classes, and classification has at most {MAX_CLASSES}"
+        for counts in (classes, *levels):
+            numbers = list(counts.values())
+            if any(not isinstance(n, int) or n < 1 for n in numbers) or sum(numbers) > rows:
+                return f"it reported counts of values that are not those of {rows:,} rows"
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return "its summary cannot be read"
+    return ""
 
 
 def _check_scales(encoding: AnyEncoding) -> None:

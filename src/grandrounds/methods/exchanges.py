@@ -14,7 +14,7 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.encoding import EncodingRules, agree_ranges, describe_design, find_artefacts, make_encoding
 from grandrounds.data.image_encoding import KIND
-from grandrounds.data.kinds import AnyEncoding, agree_on_images
+from grandrounds.data.kinds import AnyEncoding, agree_on_images, find_summary_fault
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.features import Features
@@ -51,8 +51,12 @@ def agree_on_encoding(
         RunFailed: No site is left.
     """
     answers = yield Ask("summarise", to=sites, report=("summary",))
+    faults = {site: find_summary_fault(a) for site, a in zip(answers.sites, read_summaries(answers), strict=True)}
+    answers = answers.only([k for k, fault in enumerate(faults.values()) if not fault], {s: f for s, f in faults.items() if f})
     first = read_summaries(answers)
     left_out = [f"{site} is left out of the preparation of columns: {why}" for site, why in answers.missing.items()]
+    if not first:
+        raise RunFailed(f"no site described its columns: {'; '.join(left_out)}", code="too-few-sites")
     if first[0].get("kind") == KIND:
         return agree_on_images(first, rules), tuple(left_out)
     summaries = {site: Summary.from_payload(summary) for site, summary in zip(answers.sites, first, strict=True)}

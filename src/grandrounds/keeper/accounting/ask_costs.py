@@ -299,11 +299,11 @@ def _count_cells(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 def _watch(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge counts with the site's own noise: a patient is in one bin of each histogram, as a new and as a reference patient.
 
-    New patients are charged as training rows, whose noise is the same, since they have no account of their own. A site refuses
-    an Ask whose number of columns is not that of its bins.
+    New patients are charged as training rows, whose noise is the same, since they have no account of their own; also those of a
+    site that only tests. A site refuses an Ask whose number of columns is not that of its bins.
     """
     columns, noise = _number(ask.shared, "columns"), _number(ask.shared, "noise")
-    known = rows.present("train", "val")
+    known = rows.present("train", "val") or (ROW_KINDS["train"],)
     reach = watch_sensitivity(max(1, int(columns)), labels=bool(ask.shared.get("labels", 1)))
     if not (noise and within(noise / reach, 1e-6, 1e9)):
         return _every_report(ask, _WATCHED, known)
