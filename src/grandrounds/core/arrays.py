@@ -267,7 +267,7 @@ def read_file(path: Path, *, largest: int = LARGEST, links: bool = False) -> byt
                     f"{path} has {size:,} bytes, and at most {largest:,} of such a file are read: it is not opened",
                     code="file-too-large",
                 )
-            return f.read(largest + 1)
+            return f.read(size + 1)
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
     except MemoryError:
