@@ -11,7 +11,7 @@ export MKL_NUM_THREADS ?= 1
 # Bytecode is kept: tests and studies start Python hundreds of times, and compiling the package is a third of each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-quick test-data test-slow style types tests hospitals lint bench anchors study reproduce contract docs lock clean
+.PHONY: run test test-quick test-data test-slow style types tests hospitals lint bench bench-smoke anchors study reproduce contract docs lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.core      ## train the default experiment on embedded data and say where the result is
@@ -82,6 +82,10 @@ bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same r
 	$(BIN)/python bench/explain_pictures.py
 	$(BIN)/python bench/secagg.py
 	$(BIN)/python bench/trust.py
+
+# Gateway and chain are parts of two of them.
+bench-smoke: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.gateway ## every script of bench/ at its smallest size, in five minutes
+	@sh tests/in_memory.sh $(BIN)/python tools/bench_smoke.py
 
 anchors: $(VENV)/.dev   ## W1 to W4 against other simulators, which it installs into a cache folder
 	$(BIN)/python bench/anchors.py

@@ -22,16 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-try:
-    from bench.folds import COHORTS, FOLDS, Fold, auroc, make_fold
-except ModuleNotFoundError:  # started as `python bench/card.py`
-    from folds import COHORTS, FOLDS, Fold, auroc, make_fold  # type: ignore[no-redef]
-
+from folds import COHORTS, FOLDS, Fold, auroc, make_fold
 from grandrounds.methods.exact.options import CardOptions, GAMOptions
 from grandrounds.models.card import CardModel, meet_terms
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.card import SHARES, CardResult, card_options, card_terms, fit_card, list_candidates
 from grandrounds.statistics.question import Record, fit_in_memory
+from smoke import pick
 
 BARS = {("distilled", 5): 0.74, ("distilled", 10): 0.77, ("direct", 5): 0.71, ("direct", 10): 0.74}
 """Least mean AUROC on the eICU demo, by route and number of terms."""
@@ -79,15 +76,15 @@ def write_folds(folder: Path, cohort: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cohort", choices=COHORTS, default="eicu-demo")
-    parser.add_argument("--terms", type=int, nargs="+", default=[5, 10])
+    parser.add_argument("--cohort", choices=COHORTS, default=pick("eicu-demo", "heart"))
+    parser.add_argument("--terms", type=int, nargs="+", default=pick([5, 10], [5]))
     parser.add_argument("--routes", nargs="+", default=["distilled", "direct"])
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if given.write is not None:
         write_folds(given.write, given.cohort)
         return 0
-    folds = [make_fold(given.cohort, number) for number in range(FOLDS)]
+    folds = [make_fold(given.cohort, number) for number in range(pick(FOLDS, 2))]
     print(
         f"{given.cohort}: {len(folds[0].sites)} sites, {len(folds[0].columns)} columns, {FOLDS} folds by patient, seed 0"
     )

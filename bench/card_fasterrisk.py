@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from fasterrisk.fasterrisk import RiskScoreClassifier, RiskScoreOptimizer
+
+from smoke import need, pick, skip
 
 
 def auroc(y: np.ndarray, score: np.ndarray) -> float:
@@ -25,11 +26,16 @@ def auroc(y: np.ndarray, score: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs=pick(None, "?"))
     parser.add_argument("--terms", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--seconds", type=float, default=900)
     given = parser.parse_args()
+    need("fasterrisk")
+    from fasterrisk.fasterrisk import RiskScoreClassifier, RiskScoreOptimizer
+
+    if given.folder is None:
+        skip("there are no folds: bench/card.py --write writes them")
     start = time.monotonic()
     for terms in given.terms:
         for fold in given.folds:

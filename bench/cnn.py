@@ -24,8 +24,9 @@ from grandrounds.site.batches import BatchPlan
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_train import train
 from grandrounds.site.train_job import TrainConfig, TrainJob
+from smoke import pick
 
-SITES, ROWS, LR = 10, 500, 0.01
+SITES, ROWS, LR = pick(10, 3), pick(500, 40), 0.01
 NAMES = tuple(f"s{k}" for k in range(SITES))
 SPEC = {"name": "small-cnn", "inputs": [3, 32, 32], "classes": 10, "hidden": [], "trees": 1, "depth": 1, "norm": "group",
         "stem": "small", "weights": None, "statistics": "averaged"}  # fmt: skip
@@ -58,7 +59,7 @@ def bare_loop(model: TorchModel, part: Part, start: np.ndarray, plan: BatchPlan)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=pick(3, 1))
     args = parser.parse_args()
     part, members = pictures(), np.arange(SITES)
     model = build_model(SPEC, kernel="torch", device="cpu")
@@ -80,7 +81,7 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|")
     loop, ours = (statistics.median(times[k]) for k in ("loop", "ours"))
     gap = np.abs(mine - theirs).max()
-    print(f"| small CNN, 10 sites x 500 pictures, 1 epoch | {loop:.3f} | {ours:.3f} | {ratio:.2f} | {gap:.1e} |")
+    print(f"| small CNN, {SITES} sites x {ROWS} pictures, 1 epoch | {loop:.3f} | {ours:.3f} | {ratio:.2f} | {gap:.1e} |")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ from typing import Any
 
 import httpx
 
+from smoke import SMOKE, pick
+
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 DRAWN = "() => document.querySelector('figure[data-figure] .main-svg') !== null"
 REPORT = "() => document.querySelector('.plot .main-svg') !== null"
@@ -44,12 +46,12 @@ FILES = (
 LIGHT, FIRST_FIGURE, MEMORY, PAGE = 1.6, 1.0, 400.0, 1.0
 """Bars: megabytes, seconds, megabytes, CPU seconds."""
 
-VISITS = 5
+VISITS = pick(5, 1)
 """Warm visits."""
 
 
 def make_run(folder: Path, rounds: int) -> None:
-    command = [_rounds(), "run", "icu-cohort", "--set", f"method.rounds={rounds}", "--set", "explain.every=10"]
+    command = [_rounds(), "run", pick("icu-cohort", "heart"), "--set", f"method.rounds={rounds}", "--set", "explain.every=10"]
     subprocess.run([*command, "--out", str(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -238,10 +240,10 @@ def _timed(do: Callable[[], object]) -> tuple[float, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a finished run that is there already, in place of a new one")
-    parser.add_argument("--rounds-finished", type=int, default=40, help="rounds of the new run")
-    parser.add_argument("--rounds", type=int, default=2000, help="rounds of the live run")
-    parser.add_argument("--runs", type=int, default=5000, help="runs of the long list")
-    parser.add_argument("--no-browser", action="store_true")
+    parser.add_argument("--rounds-finished", type=int, default=pick(40, 2), help="rounds of the new run")
+    parser.add_argument("--rounds", type=int, default=pick(2000, 20), help="rounds of the live run")
+    parser.add_argument("--runs", type=int, default=pick(5000, 20), help="runs of the long list")
+    parser.add_argument("--no-browser", action="store_true", default=SMOKE and CHROMIUM is None)
     given = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     where = None if given.run is None else given.run.resolve().parent  # hard links stay on one file system

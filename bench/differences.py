@@ -36,6 +36,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
 from honest_sites import part_of_diabetes, six_hospitals
+from smoke import pick
 
 LEAST_SHARE, RARE = 0.15, 0.03
 SETS: dict[str, dict[str, Any]] = {
@@ -47,11 +48,11 @@ SETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 PLAN = {
-    "method": {"name": "fedavg", "rounds": 30},
+    "method": {"name": "fedavg", "rounds": pick(30, 3)},
     "train": {"epochs": 2, "lr": 0.05},
     "personal": {"part": "intercept"},
     "explain": {"sketch": "none"},
-    "evaluation": {"every": 30},
+    "evaluation": {"every": pick(30, 3)},
 }
 
 
@@ -196,8 +197,8 @@ def cost() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=50)
-    parser.add_argument("--data", default="heart,icu-cohort,diabetes-130")
+    parser.add_argument("--cases", type=int, default=pick(50, 1))
+    parser.add_argument("--data", default=pick("heart,icu-cohort,diabetes-130", "heart"))
     parser.add_argument("--fewest", type=int, default=50, help="rows with the event, and without, of a hospital")
     parser.add_argument("--planted", action="store_true", help="only cases with a difference")
     parser.add_argument("--size", type=float, default=2.0, help="log-odds for a standard deviation of the column")

@@ -20,10 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
+import grandrounds as gr
 from grandrounds.analysis.dossier.verify import Verification, verify_dossier
 from grandrounds.analysis.dossier.writer import write_dossier
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
+from smoke import pick
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,14 @@ def is_named(change: Change, result: Verification) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--alterations", type=int, default=200)
+    parser.add_argument("run", type=Path, nargs=pick(None, "?"))
+    parser.add_argument("--alterations", type=int, default=pick(200, 2))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
+        run = options.run or gr.run("heart", settings={"method.rounds": 2}, out=Path(scratch) / "run", progress=False).folder
         folder = Path(scratch) / "dossier"
         start = time.perf_counter()
-        made = write_dossier(Run(options.run, withdrawn=True), folder)
+        made = write_dossier(Run(run, withdrawn=True), folder)
         seconds = time.perf_counter() - start
         print(f"written in {seconds:.1f} s{', without a PDF' if made.unprinted else ', with the PDF'}")
         for document in made.documents:

@@ -36,6 +36,7 @@ from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.cox import CoxTerms, fit_cox
 from grandrounds.statistics.glm import GLMTerms, fit_glm
 from grandrounds.statistics.question import Record, Rows, fit_in_memory
+from smoke import SMOKE, pick
 
 MOST_SECONDS = 2.0
 MOST_DIFFERENCE = 1e-6
@@ -162,10 +163,10 @@ def measure_runs(x: np.ndarray, y: np.ndarray, sites: int, passes: int) -> None:
 def main() -> int:
     """Print the table; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description="Cost of exact regression from sums.")
-    parser.add_argument("--sites", type=int, default=150)
-    parser.add_argument("--rows", type=int, default=500)
-    parser.add_argument("--columns", type=int, default=30)
-    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--sites", type=int, default=pick(150, 5))
+    parser.add_argument("--rows", type=int, default=pick(500, 200))
+    parser.add_argument("--columns", type=int, default=pick(30, 3))
+    parser.add_argument("--passes", type=int, default=pick(5, 1))
     parser.add_argument("--only", default="", help="one family, or 'cox'")
     parser.add_argument("--run", action="store_true", help="whole runs of gr.glm instead")
     terms = parser.parse_args()
@@ -197,7 +198,7 @@ def main() -> int:
             )
             if intercept == "common":
                 missed |= found["difference"] > MOST_DIFFERENCE
-                missed |= family == "logistic" and found["ours"] >= MOST_SECONDS
+                missed |= not SMOKE and family == "logistic" and found["ours"] >= MOST_SECONDS
     if terms.only in ("", "cox"):
         missed |= compare_cox(x, eta, terms.sites, terms.passes, rng)
     print(f"\nbar: logistic, common intercept, below {MOST_SECONDS:g} s: {'missed' if missed else 'met'}")

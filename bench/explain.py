@@ -41,10 +41,11 @@ from grandrounds.site.batches import BatchPlan
 from grandrounds.site.numpy_train import train
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig, TrainJob
+from smoke import pick
 from workloads import WORKLOADS, Array
 from workloads import _build as build
 
-ROWS, REPEATS, ROUNDS = 200, 5, 10
+ROWS, REPEATS, ROUNDS = pick(200, 40), pick(5, 1), pick(10, 1)
 Job = Callable[[], Any]
 
 
@@ -172,7 +173,7 @@ def by_captum(held: Setting) -> Job:
 def best_floor(held: Setting) -> Job:
     """The bare arithmetic of all permuted rows, as many permuted pixels at once as is fastest."""
     rows = len(held.theta) * REPEATS * len(held.features) * ROWS
-    sizes = medians({pixels: floor(held, rows // 10, pixels) for pixels in (2, 4, 6, 8, 12, 16)}, 5)
+    sizes = medians({pixels: floor(held, rows // 10, pixels) for pixels in (2, 4, 6, 8, 12, 16)}, pick(5, 1))
     return floor(held, rows, min(sizes, key=sizes.__getitem__))
 
 
@@ -248,7 +249,7 @@ def medians(jobs: dict[Any, Job], passes: int) -> dict[Any, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passes", type=int, default=7)
+    parser.add_argument("--passes", type=int, default=pick(7, 1))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     held = Setting()

@@ -30,6 +30,7 @@ from grandrounds.explain.features import Features
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
+from smoke import pick
 
 try:
     from captum import attr
@@ -166,14 +167,15 @@ def main() -> None:
     args = parser.parse_args()
     where = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
     print(f"{where}, torch {torch.__version__}, against {'Captum' if attr else 'a loop in plain torch'}")
-    deep = 30 if args.device == "cuda" else 2
+    deep = 30 if args.device == "cuda" else pick(2, 1)
+    (hidden, k), (n, m) = pick((200, 10), (4, 2)), pick((30, 16), (2, 2))
     how = (args.device, args.passes)
     jobs = {
-        "tile occlusion 4x4, 200 pictures, 10 sites, small-cnn": (
-            2000,
-            lambda: occlusion(*how, 200, 10, args.each_tile),
+        f"tile occlusion 4x4, {hidden} pictures, {k} sites, small-cnn": (
+            hidden * k,
+            lambda: occlusion(*how, hidden, k, args.each_tile),
         ),
-        "IG-SmoothGrad 5x5, 30 pictures, 16 sites, small-cnn": (480, lambda: smooth("small-cnn", *how, 30, 16)),
+        f"IG-SmoothGrad 5x5, {n} pictures, {m} sites, small-cnn": (n * m, lambda: smooth("small-cnn", *how, n, m)),
         f"IG-SmoothGrad 5x5, {deep} pictures, 1 site, resnet18": (deep, lambda: smooth("resnet18", *how, deep, 1)),
     }
     print("| work | side | seconds | ms a picture and site | times ours |")

@@ -29,8 +29,9 @@ from grandrounds.site.tasks import penalty
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.torch_train import train
 from grandrounds.site.train_job import TrainConfig, TrainJob
+from smoke import SMOKE, pick
 
-STEPS = 40
+STEPS = pick(40, 2)
 
 
 def sites(k: int, batch: int) -> Part:
@@ -119,7 +120,7 @@ def check(device: str) -> None:
     even = (members % 2 == 0)[:, None] == (np.arange(10) < 5)[None]  # two tasks of five classes each
     halves = penalty(even, np.float64)
     tasked = replace(part, target=targets(np.where(owner % 2 == 0, y % 5, 5 + y % 5), 10))
-    for optimizer in ("sgd", "momentum", "adam", "adamw"):
+    for optimizer in ("sgd", "momentum", "adam", "adamw")[: pick(None, 1)]:
         for extra, closed in (({}, None), ({"l2": 0.01, "proximal": 0.1}, None), ({}, halves)):
             work = TrainConfig(seed=0, round=1, lr=0.01, epochs=2, batch=32, optimizer=optimizer, weight_decay=0.1, **extra)
             plan = BatchPlan.draw(part, members, names=names, config=work)
@@ -138,10 +139,10 @@ def check(device: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--nets", default="small-cnn,resnet18,resnet18/imagenet")
+    parser.add_argument("--device", default=pick("cuda", "cpu"))
+    parser.add_argument("--nets", default=pick("small-cnn,resnet18,resnet18/imagenet", "small-cnn"))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--check", action="store_true", help="compare the graph with the CPU loop first")
+    parser.add_argument("--check", action="store_true", default=SMOKE, help="compare the graph with the CPU loop first")
     args = parser.parse_args()
     if args.check:
         check(args.device)
@@ -153,7 +154,7 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|")
     jobs = [("small-cnn", "float32", 10, 32), ("small-cnn", "tf32", 10, 32), ("small-cnn", "tf32", 100, 32),
             ("resnet18", "tf32", 10, 32), ("resnet18", "bf16", 10, 32),
-            ("resnet18/imagenet", "tf32", 16, 128), ("resnet18/imagenet", "bf16", 16, 128)]  # fmt: skip
+            ("resnet18/imagenet", "tf32", 16, 128), ("resnet18/imagenet", "bf16", 16, 128)][: pick(None, 1)]  # fmt: skip
     rows = []
     for net, precision, k, batch in jobs:
         if net not in args.nets.split(","):
@@ -163,7 +164,7 @@ def main() -> None:
         theta = model.init(0)
         mine, _ = ours(model, part, theta, k, batch, args.device)
         alone = replay(model)
-        theirs = loop(model, part, theta, k, batch, args.device, steps=20 if net == "small-cnn" and k == 10 else 10)
+        theirs = loop(model, part, theta, k, batch, args.device, steps=pick(20 if net == "small-cnn" and k == 10 else 10, STEPS))
         rows.append({"net": net, "precision": precision, "sites": k, "loop": theirs, "ours": mine, "step": alone})
         print(
             f"| {net} | {precision} | {k} | {theirs:.2f} | {mine:.3f} | {alone:.3f} | {theirs / mine:.1f} |", flush=True

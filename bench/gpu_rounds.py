@@ -12,25 +12,37 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
+from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
 from grandrounds.metrics import scores
-from grandrounds.runs.evaluation import SITE_METRICS, round_scores
+from grandrounds.runs.evaluation import round_scores, site_metrics
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import BatchPlan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.train_job import TrainConfig
+from smoke import pick
+from workloads import experiment, write_all
+
+
+def smallest_plan() -> dict[str, Any]:
+    """Write a few random images, and return the plan of two rounds on a CPU."""
+    folder = Path(tempfile.mkdtemp())
+    write_all(folder, ["W4"])
+    return Experiment.parse({**experiment("W4", folder), "split": {"min_rows": 1}}).plan()
 
 
 def ready(plan: Settings) -> LocalEngine:
@@ -52,7 +64,7 @@ def ours(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
     for r in range(1, plan.method.rounds + 1):
         outcome = engine.drive(method.round(Server(r, theta, engine.sites, plan.seed)), round=r)
         theta = outcome.model
-        round_scores(engine.drive(evaluate(outcome.assignment, ("val", "test"), figures=SITE_METRICS), round=r), {})
+        round_scores(engine.drive(evaluate(outcome.assignment, ("val", "test"), figures=site_metrics()), round=r), {})
         marks.append(time.perf_counter() - began)
     print(f"our rounds: first {marks[0]:.2f} s (records the graph), then {np.median(np.diff(marks)):.3f} s each")
     return marks[-1], theta
@@ -87,9 +99,9 @@ def loop(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
+    parser.add_argument("plan", type=Path, nargs=pick(None, "?"))
     args = parser.parse_args()
-    plan = Settings(json.loads(args.plan.read_text()))
+    plan = Settings(smallest_plan() if args.plan is None else json.loads(args.plan.read_text()))
     engine = ready(plan)
     mine, a = ours(plan, engine)
     theirs, b = loop(plan, engine)

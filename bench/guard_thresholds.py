@@ -1,6 +1,6 @@
 """Decisions of deployed models: at which threshold?
 
-    python bench/guard_thresholds.py heart
+    python bench/guard_thresholds.py            # heart
     python bench/guard_thresholds.py eicu-demo
     python bench/guard_thresholds.py ham10000
 
@@ -26,8 +26,9 @@ from grandrounds.recipes import load_recipe
 from grandrounds.runs.finalize import Finalizer
 from grandrounds.runs.run import run
 from grandrounds.site.evaluate import score
+from smoke import pick
 
-SEEDS = 5
+SEEDS = pick(5, 1)
 COMMON, DEPLOYED = "common model", "deployed, common threshold"
 JOINT, OWN = "deployed, their threshold", "deployed, a threshold by site"
 
@@ -91,7 +92,7 @@ def main() -> None:
     settings = ["personal.guard=true", "personal.differences=false", "explain.sketch=none", "evaluation.threshold=youden"]
     for seed in range(SEEDS):
         with tempfile.TemporaryDirectory() as folder:
-            run(load_recipe(sys.argv[1]).with_settings([f"seed={seed}", *settings]), out=Path(folder) / "run")
+            run(load_recipe(*sys.argv[1:] or ["heart"]).with_settings([f"seed={seed}", *settings]), out=Path(folder) / "run")
     print(f"{'':32} accuracy  sensitivity  specificity  Youden's index")
     for name, (caught, events, spared, others) in WatchedFinalizer.counts.items():
         sensitivity, specificity = caught / events, spared / others

@@ -15,6 +15,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.methods.personal.guard import LEVEL, harm_p_value
+from smoke import pick
 
 HOSPITALS = (5, 50, 139)
 CASES = ((36, 0.08, 1), (36, 0.08, 3), (36, 0.08, 5), (100, 0.08, 1), (100, 0.08, 5), (36, 0.5, 5))
@@ -40,7 +41,7 @@ def draw_p_value(n: int, share: float, least: int, seed: int) -> float | None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1500, help="hospitals drawn for each line")
+    parser.add_argument("--cases", type=int, default=pick(1500, 30), help="hospitals drawn for each line")
     cases = parser.parse_args().cases
     levels = [LEVEL / hospitals for hospitals in HOSPITALS]
     print("patients  events  least of a class  hospitals  " + "  ".join(f"at {level:.5f}" for level in levels))

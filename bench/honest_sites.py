@@ -31,11 +31,12 @@ import grandrounds as gr
 from grandrounds.data.sets import cohort, diabetes
 from grandrounds.data.table import Table
 from grandrounds.metrics import paired_t
+from smoke import pick
 
 Done = tuple[list[Any], dict[str, Any]]
 """The Decisions of a run, and its summary."""
 
-ROUNDS = 30
+ROUNDS = pick(30, 3)
 ROWS = 600
 """Rows of an icu-cohort hospital that are used, at most."""
 
@@ -199,8 +200,8 @@ def shuffled(names: list[str], seeds: list[int], reference: int) -> Iterator[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shuffled", action="store_true", help="one site learns from shuffled labels")
-    parser.add_argument("--data", default="", help="sets, with commas; not given: all")
-    parser.add_argument("--seeds", default="10-19", help="first and last")
+    parser.add_argument("--data", default=pick("", "heart"), help="sets, with commas; not given: all")
+    parser.add_argument("--seeds", default=pick("10-19", "10-10"), help="first and last")
     parser.add_argument("--stability", default="none", help="with commas; of honest sites only")
     parser.add_argument("--reference", type=int, default=100, help="reference rows")
     parser.add_argument("--no-halves", action="store_true", help="harm need not be confirmed on halves; of honest sites only")

@@ -24,6 +24,7 @@ from grandrounds.audit.canonical import canonical
 from grandrounds.audit.ledger import Ledger
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs import ledger as recording
+from smoke import pick
 
 SERVER = Identity.simulated(0, "server")
 
@@ -128,21 +129,22 @@ def round_ms(sites: int, rounds: int, *, kept: bool) -> tuple[float, float, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--entries", type=int, default=pick(2000, 200))
     parser.add_argument("--sites", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=pick(60, 6))
     args = parser.parse_args()
     values = [said(n, args.sites) for n in range(1, args.entries + 1)]
     print(f"entries of {len(canonical(values[0])):,} bytes ({args.sites} sites)\n")
     print("| entries a batch | ledger, entries a second | plain SQLite, rows a second | ratio |")
     print("|---:|---:|---:|---:|")
     for batch in (1, 10, 100):
-        some = values[: 200 * batch]
+        some = values[: pick(200, 2) * batch]
         ledger, plain = best(ledger_rate, some, batch), best(plain_rate, some, batch)
         print(f"| {batch} | {ledger:,.0f} | {plain:,.0f} | {ledger / plain:.2f} |")
     print("\n| sites | round without ms (cpu) | round with ms (cpu) | added cpu ms | verify --deep ms |")
     print("|---:|---:|---:|---:|---:|")
-    for sites, rounds in ((10, args.rounds), (100, args.rounds), (1000, args.rounds // 3), (10_000, 6)):
+    grid = ((10, args.rounds), (100, args.rounds), (1000, args.rounds // 3), (10_000, 6))
+    for sites, rounds in grid[: pick(None, 1)]:
         kept, bare = [], []
         for _ in range(3):
             bare.append(round_ms(sites, rounds, kept=False))

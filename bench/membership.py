@@ -21,19 +21,20 @@ from grandrounds.analysis.membership.attack import OFFLINE, ONLINE, THRESHOLD, M
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.batch import run_all
 from grandrounds.runs.run import Run
+from smoke import pick
 
 if TYPE_CHECKING:
     from torch import nn
 
 Sections = dict[str, Any]
 
-MLP: Sections = {"model": {"name": "mlp", "hidden": [64]}, "train": {"epochs": 20, "lr": 0.3, "batch": 32}}
+MLP: Sections = {"model": {"name": "mlp", "hidden": [64]}, "train": {"epochs": pick(20, 1), "lr": 0.3, "batch": 32}}
 LINEAR: Sections = {"data": {"encoding": "public"}, "model": {"name": "logistic"}, "evaluation": {"calibrate": "platt"}}
 REFERENCE: Sections = {"rows": {"rows": 40}, "anchor": {"rows": 40, "labelled": False, "sent": True}}
 
 
 def method(name: str, **settings: Any) -> Sections:
-    return {"method": {"name": name, "rounds": 10, **settings}}
+    return {"method": {"name": name, **settings, "rounds": pick(settings.get("rounds", 10), 1)}}
 
 
 def brief(epsilon: float | None) -> Sections:
@@ -126,15 +127,15 @@ HEAD = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("heart", "breast-cancer"), default="heart")
-    parser.add_argument("--shadows", type=int, default=8)
+    parser.add_argument("--shadows", type=int, default=pick(8, 4))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/membership"))
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=pick(os.cpu_count() or 1, 1))
     parser.add_argument("--json", type=Path, help="also write all that was found to this file")
     args = parser.parse_args()
     here = str(Path(__file__).resolve().parent)  # runs are processes of their own, and FedBN's net is in this file
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    names = {arm: arm.replace(", ", "-").replace(" ", "-").lower() for arm in ARMS}
+    names = {arm: arm.replace(", ", "-").replace(" ", "-").lower() for arm in pick(tuple(ARMS), ("FedBN",))}
     plans = {name: plan(arm, args.data, args.seed) for arm, name in names.items()}
     runs = run_all(plans, args.out / args.data, jobs=args.jobs, progress=lambda name, run: None)
     rows = []

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-PEOPLE, VISITS, CONCEPTS, FEATURES = 50_000, 200_000, 400, 20
+from smoke import pick
+
+PEOPLE, VISITS, CONCEPTS, FEATURES = pick(50_000, 1_000), pick(200_000, 1_000), 400, 20
 DAY = 86_400
 
 
@@ -88,7 +90,7 @@ def measure(folder: Path, task: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rows", type=int, default=pick(5_000_000, 2_000))
     parser.add_argument("--formats", nargs="+", choices=("csv", "parquet"), default=["csv", "parquet"])
     parser.add_argument("--measure", nargs=2, metavar=("FOLDER", "TASK"), help=argparse.SUPPRESS)
     options = parser.parse_args()

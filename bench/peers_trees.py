@@ -27,8 +27,9 @@ import numpy as np
 from folds import FOLDS, Fold, auroc, make_fold
 from grandrounds.core.arrays import Array
 from grandrounds.statistics.question import Rows
+from smoke import need, pick
 
-ROUNDS = 80
+ROUNDS = pick(80, 2)
 PARAMS = {
     "objective": "binary:logistic", "eta": 0.1, "max_depth": 8, "eval_metric": "auc", "nthread": 1, "num_parallel_tree": 1,
     "subsample": 1, "tree_method": "hist", "seed": 0,
@@ -152,8 +153,9 @@ def main() -> None:
     """Print one line for each cohort and way."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cohorts", nargs="*", default=["heart"])
-    parser.add_argument("--folds", type=int, default=FOLDS, help="the first so many of the five folds")
+    parser.add_argument("--folds", type=int, default=pick(FOLDS, 1), help="the first so many of the five folds")
     args = parser.parse_args()
+    need("flwr", "xgboost")
     print("| cohort | way | AUROC | exchanges | MB up of a site | MB down | CPU seconds |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for cohort in args.cohorts:

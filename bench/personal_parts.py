@@ -19,6 +19,7 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.core.arrays import Array
 from grandrounds.methods.personal.parts import HEAD, PARTS
+from smoke import pick
 
 
 def measure_part(recipe: str, part: str, seeds: int, more: Sequence[str]) -> dict[str, Array]:
@@ -40,8 +41,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", nargs="?", default="heart")
     parser.add_argument("--model", default="mlp")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--seeds", type=int, default=pick(5, 1))
+    parser.add_argument("--set", action="append", default=pick([], ["method.rounds=2"]), metavar="KEY=VALUE")
     asked = parser.parse_args(words)
     print(f"{asked.recipe}, model {asked.model}, {asked.seeds} seeds: mean over sites")
     print(f"{'personal.part':15s} {'accuracy':>9s} {'log loss':>9s}  sites worse")

@@ -30,6 +30,7 @@ from grandrounds.privacy.secagg import fewest_honest
 from grandrounds.runs.federation import assemble
 from grandrounds.site.evaluate import score
 from grandrounds.site.platt import counts
+from smoke import pick
 
 SCALES = {"as trained": (1.0, 0.0), "2.5 s + 2": (2.5, 2.0), "0.3 s - 0.5": (0.3, -0.5)}
 DELTA = 1e-5
@@ -111,7 +112,7 @@ def scores_of(cohort: int, out: Path) -> Scores:
             "name": "private-platt",
             "data": {"label": "died", "site": "hospital", "patient": "patient_id", "drop": ["stay_id"]},
             "split": {"scheme": "group-kfold"},
-            "method": {"rounds": 20},
+            "method": {"rounds": pick(20, 2)},
             "train": {"epochs": 1, "batch": 64, "lr": 0.1},
             "explain": {"sketch": "none"},
         }
@@ -140,7 +141,7 @@ def main() -> None:
     say = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     say.add_argument("--cohort", type=int, default=7)
     say.add_argument("--epsilon", type=float, default=1.0)
-    say.add_argument("--repeats", type=int, default=60)
+    say.add_argument("--repeats", type=int, default=pick(60, 3))
     say.add_argument("--out", type=Path, default=Path("runs/private-platt"))
     asked = say.parse_args()
     found = scores_of(asked.cohort, asked.out)

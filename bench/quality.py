@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from bench.quality_faults import KINDS, Fault, make_fault, write_csv
-from bench.quality_tables import SETS, Cohort, load_cohort
 
 from grandrounds.data.agreement.check import Finding
 from grandrounds.data.quality.assess import FAULTS, assess_data
+from quality_faults import KINDS, Fault, make_fault, write_csv
+from quality_tables import FOLDERS, SETS, Cohort, load_cohort
+from smoke import need_data, pick
 
 CODES = frozenset(code for codes in FAULTS.values() for code in codes)
 FAULT_COUNT, CLEAN_COUNT = 100, 100
@@ -103,9 +104,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=sorted(_SEED), default="report")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--faults", type=int, default=FAULT_COUNT)
-    parser.add_argument("--clean", type=int, default=CLEAN_COUNT)
+    parser.add_argument("--faults", type=int, default=pick(FAULT_COUNT, len(KINDS)))
+    parser.add_argument("--clean", type=int, default=pick(CLEAN_COUNT, 2))
     options = parser.parse_args()
+    need_data(*FOLDERS)
     outcomes = run_faults(options.faults, part=options.part, seed=options.seed)
     for outcome in outcomes:
         print(outcome)

@@ -26,6 +26,7 @@ from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.table import Table
 from grandrounds.methods.quality.comparison import Rules, fill_hidden
 from grandrounds.methods.quality.findings import SiteFinding, find_differences
+from smoke import need_data, pick
 
 LEAST = 5
 FEWEST_VALUES = 40  # of a planted column at the group
@@ -61,9 +62,10 @@ def plantable(schema: DataSchema) -> list[tuple[str, Conversion]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--draws", type=int, default=pick(40, 1))
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    need_data("eicu_demo")
     entry = CATALOG["eicu-demo-hospitals"]
     whole = CATALOG["eicu-demo"]
     table = whole.load()

@@ -28,8 +28,10 @@ from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.data.sets import diabetes, eicu
 from grandrounds.data.table import Table, to_text
+from smoke import need_data, pick
 
-SETS = ("eicu-demo", "diabetes-130")
+SETS = pick(("eicu-demo", "diabetes-130"), ("eicu-demo",))
+FOLDERS = pick(("eicu_demo", "diabetes130"), ("eicu_demo",))
 PARTS = ("reference", "tuning", "report")
 """Half of the hospitals, a quarter, a quarter: thresholds were chosen on "tuning", figures come from "report"."""
 
@@ -200,4 +202,5 @@ def list_parts(names: Sequence[str] = SETS) -> list[str]:
 
 
 if __name__ == "__main__":
+    need_data(*FOLDERS)
     print("\n".join(list_parts()))

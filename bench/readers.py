@@ -34,6 +34,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data import text_file
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
+from smoke import SMOKE, pick
 
 BAR = 1.5
 REAL = ("diabetes130/diabetic_data.csv.gz", "eicu_demo/eicu_24h.csv.gz", "eicu_demo/eicu_hourly.parquet")
@@ -116,7 +117,7 @@ def compare(path: Path, passes: int, memory: bool) -> bool:
     (cpu, clock), (cpu_pandas, clock_pandas) = (
         (statistics.median(x) for x in zip(*s, strict=True)) for s in (ours, theirs)
     )
-    missed, strict = cpu > BAR * cpu_pandas, "-"
+    missed, strict = not SMOKE and cpu > BAR * cpu_pandas, "-"
     if path.suffix != ".parquet":
         strict = f"{measure(lambda: read_strictly(path))[0]:.2f}"
         if read_table(path).sha256() != read_strictly(path).sha256():
@@ -134,9 +135,9 @@ def compare(path: Path, passes: int, memory: bool) -> bool:
 def main() -> int:
     """Print the table; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description="Cost of reading tables.")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--passes", type=int, default=9)
-    parser.add_argument("--without-memory", action="store_true")
+    parser.add_argument("--rows", type=int, default=pick(100_000, 2_000))
+    parser.add_argument("--passes", type=int, default=pick(9, 1))
+    parser.add_argument("--without-memory", action="store_true", default=SMOKE)
     terms = parser.parse_args()
     table = make_table(terms.rows)
     print(f"pandas {pd.__version__}; CPU seconds (clock), median of {terms.passes}\n")
@@ -149,7 +150,7 @@ def main() -> int:
         table.to_csv(made[1], index=False, sep=";", decimal=",")
         table.to_parquet(made[2])
         home = os.environ.get("GRANDROUNDS_DATA")
-        real = [Path(home) / name for name in REAL] if home else []
+        real = [Path(home) / name for name in REAL] if home and not SMOKE else []
         for path in [*made, *(path for path in real if path.exists())]:
             if compare(path, terms.passes, not terms.without_memory):
                 missed.append(path.name)

@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.privacy.secagg.rehearsal import Rehearsal, rehearse
 
+from smoke import SMOKE, pick
+
 MASKS_IN_FULL = 4e9
 SECONDS, TRAFFIC = 1.0, 1.3
 
@@ -128,14 +130,14 @@ def bar() -> None:
     cost = in_full(10, 1_000_000)
     print(f"10 sites, 1,000,000 parameters: {cost.everybody:.2f} s in all (bar {SECONDS} s)")
     print(f"traffic {cost.traffic(1_000_000):.3f} times plain float32 (bar {TRAFFIC})")
-    if cost.everybody > SECONDS or cost.traffic(1_000_000) > TRAFFIC:
+    if (cost.everybody > SECONDS and not SMOKE) or cost.traffic(1_000_000) > TRAFFIC:
         raise SystemExit("a bar is missed")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sites", default="10,100,1000")
-    parser.add_argument("--sizes", default="1000,10000,100000,1000000,10000000")
+    parser.add_argument("--sites", default=pick("10,100,1000", "5"))
+    parser.add_argument("--sizes", default=pick("1000,10000,100000,1000000,10000000", "1000"))
     parser.add_argument("--bar", action="store_true", help="the two bars alone")
     args = parser.parse_args()
     if not args.bar:

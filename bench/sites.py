@@ -19,7 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROUNDS = 6
+from smoke import pick
+
+ROUNDS = pick(6, 3)
 COLUMNS = 20
 
 
@@ -73,7 +75,7 @@ def measure(sites: int, rows: int, chunk: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sites", default="10,100,1000,10000")
+    parser.add_argument("--sites", default=pick("10,100,1000,10000", "3,6"))
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--chunk", type=int, default=0, help="sites trained at once (0: as many as fit)")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)

@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import sys
 import tempfile
 import threading
 from collections import defaultdict
@@ -25,13 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from tests.deploy.real import Real
 from tests.support import patients
 
 from grandrounds.deploy.counts import FILE, ROUND, Counts
 from grandrounds.deploy.run_worker import REQUESTS
+from smoke import pick
 
-GRID = "2x1e3,2x1e6,2x1e7,2x5e7,4x1e6,12x1e3"
+GRID = pick("2x1e3,2x1e6,2x1e7,2x5e7,4x1e6,12x1e3", "2x1e3")
 ROWS, MB = 60, 1e6
 
 
@@ -145,7 +150,7 @@ def show(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grid", default=GRID, help="sites x parameters")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=pick(3, 1))
     parser.add_argument("--out", type=Path, help="write the figures as JSON lines")
     args = parser.parse_args()
     found = []

@@ -45,11 +45,12 @@ from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import BatchPlan
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.train_job import TrainConfig
+from smoke import SMOKE, need_data, pick
 
-ROUNDS, SITES, BATCH, LR = 10, 10, 32, 1e-3
+ROUNDS, SITES, BATCH, LR = pick(10, 2), pick(10, 2), 32, 1e-3
 PUBLISHED = {"seconds": 7780.61, "bytes": 339_018_640, "messages": 200, "accuracy": 0.7181}
 BAR = {"seconds": 5.0, "accuracy": 0.01}
-FEW = {"train": 2000, "test": 500}
+FEW = {"train": pick(2000, 64), "test": pick(500, 16)}
 """Pictures that a try on a CPU takes."""
 
 EXPERIMENT = {
@@ -200,14 +201,16 @@ def show(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], *, device: st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() and not SMOKE else "cpu")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=pick(3, 1))
     parser.add_argument("--full", type=Path, help="all of CIFAR-10: the .npz file that `rounds data get cifar-10-full` makes")
     parser.add_argument("--plan", type=Path, help="the plan, as --write writes it")
     parser.add_argument("--write", type=Path, help="write the plan and end")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.full is None and args.write is None:
+        need_data("cifar10")
     plan = resolved() if args.plan is None else json.loads(args.plan.read_text())
     if args.write is not None:
         args.write.write_text(json.dumps(plan, indent=1))

@@ -21,6 +21,7 @@ from sklearn.datasets import make_classification
 
 import grandrounds as gr
 from grandrounds.data.table import Table
+from smoke import pick
 
 ROWS = 32
 ARMS: dict[str, dict[str, Any]] = {
@@ -63,7 +64,7 @@ def measured(arm: dict[str, Any], sites: int, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sites", default="10,100,1000")
+    parser.add_argument("--sites", default=pick("10,100,1000", "4"))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -60,14 +60,18 @@ from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.model import TrainedModel
 from grandrounds.site.evaluate import score
 from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, calibrate
+from smoke import SMOKE, pick
 
-SETS: dict[str, dict[str, Any]] = {"eicu-demo": {}, "diabetes-130": {}, "icu-cohort": {"split.scheme": "within"}}
+SETS: dict[str, dict[str, Any]] = pick(
+    {"eicu-demo": {}, "diabetes-130": {}, "icu-cohort": {"split.scheme": "within"}},
+    {"heart": {"method.rounds": 2}},
+)
 KINDS = ("unit", "coding", "case mix", "prevalence", "drift", "missing")
-EACH, CLEAN, WITHIN, RAMP = 10, 200, 200, 50
+EACH, CLEAN, WITHIN, RAMP = pick(10, 1), 200, 200, 50
 FACTOR, SHARE, AUC, DEVIATIONS, TIMES = 1.5, 0.2, 0.7, 1.0, 2.0
-LEAST_PATIENTS, SITES, LEAST_PREVALENCE = 40, 3, 0.08
+LEAST_PATIENTS, SITES, LEAST_PREVALENCE = pick(40, 15), pick(3, 1), 0.08
 MOST_MISSING, LEAST_VALUES, MOST_ZEROS = 0.1, 10, 0.5
-STREAMS, LENGTH, MOST_ALARMS = 20, 5000, 1.0
+STREAMS, LENGTH, MOST_ALARMS = pick(20, 1), pick(5000, 500), 1.0
 LEAST_FOUND, LEAST_NAMED = 0.95, 0.9
 SEED, TUNING_SEED = 33, 133
 VALIDATION, TEST = "validation", "test"
@@ -437,7 +441,7 @@ def report_late(pool: ProcessPoolExecutor, scratch: Path, seed: int, *, tune: bo
         (f"{site}, {column}", explained, until)
         for (_, site), (column, explained, _, until) in zip(pairs, found, strict=True)
     ]
-    if not tune:
+    if not tune and not SMOKE:
         FIGURE.write_text(draw_figure(lines))
     before = sum(explained is not None and explained < LATE for _, explained, _, _ in found)
     return bar("sites where explanations alarm before the first label arrives", before, 1, least=True)
@@ -499,7 +503,7 @@ def main() -> None:
             met &= report_alarms(pool, given.scratch, seed, tune=given.tune)
         if given.part in ("all", "figure"):
             met &= report_late(pool, given.scratch, seed, tune=given.tune)
-    sys.exit(0 if met else 1)
+    sys.exit(0 if met or SMOKE else 1)
 
 
 def report_shifts(pool: ProcessPoolExecutor, cases: list[Case], scratch: Path, seed: int, part: str) -> bool:

@@ -23,6 +23,7 @@ from grandrounds.audit.digest import model_digest
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.loading import read_data
 from grandrounds.data.table import Table
+from smoke import pick
 
 SITE = "va"
 COX, INSTITUTION = "Cox, lung, 18 institutions", "institution-01"
@@ -78,7 +79,7 @@ def compare_fits(table: Table, folder: Path) -> None:
     """Print the largest relative difference of each fit from a fresh run, and its exchanges."""
     print("fit | largest difference from a fresh run | exchanges | exchanges of a fresh run")
     print("---|---|---|---")
-    for name in FITS:
+    for name in list(FITS)[: pick(None, 1)]:
         place = folder / name.replace(" ", "-").replace(",", "")
         rows, site = (lung(), INSTITUTION) if name == COX else (table, SITE)
         done = gr.withdraw(fit_run(name, rows, place), site, table=rows, progress=False)
@@ -96,12 +97,12 @@ def compare_models(table: Table, folder: Path) -> None:
     rest = table.take(table.columns["hospital"] != SITE)
     data = {"label": "disease", "site": "hospital"}
     plans: dict[str, dict[str, Any]] = {
-        "FedAvg, logistic": {"method": {"rounds": 20}},
+        "FedAvg, logistic": {"method": {"rounds": pick(20, 2)}},
         "FedAvg, MLP, 60 rounds": {"method": {"rounds": 60}, "model": {"name": "mlp"}, "train": {"epochs": 10}},
         "SSE-AGG": {"method": {"name": "sse-agg", "rounds": 10}, "reference": {"rows": {"rows": 60}}},
         "boosted trees": {"model": {"name": "trees"}},
     }
-    for name, sections in plans.items():
+    for name, sections in list(plans.items())[: pick(None, 1)]:
         experiment = gr.Experiment.parse({"data": data, **sections})
         place = folder / name.replace(" ", "-").replace(",", "")
         earlier = gr.run(experiment, table=table, out=place, progress=False)
@@ -115,10 +116,11 @@ def compare_models(table: Table, folder: Path) -> None:
 
 def compare_cost(table: Table, folder: Path) -> None:
     """Print the cost of a withdrawal by the round in which the site counted first, against a full re-run."""
-    print("\nwithdrawal of a site that joined in round 15 of 20 | rounds | MB | s | set-up statistics")
+    late, last = pick((15, 20), (3, 4))
+    print(f"\nwithdrawal of a site that joined in round {late} of {last} | rounds | MB | s | set-up statistics")
     print("---|---|---|---|---")
     data = {"label": "disease", "site": "hospital"}
-    sections: dict[str, Any] = {"data": data, "method": {"rounds": 20}, "engine": {"absences": {SITE: [1, 14]}}}
+    sections: dict[str, Any] = {"data": data, "method": {"rounds": last}, "engine": {"absences": {SITE: [1, late - 1]}}}
     for keep in (False, True):
         place = folder / f"late-{keep}"
         earlier = gr.run(gr.Experiment.parse(sections), table=table, out=place, progress=False)

@@ -16,12 +16,14 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from smoke import SMOKE, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,6 +47,11 @@ WORKLOADS = {
     "W3": Workload(sites=152, rounds=20, epochs=1, batch=64, lr=0.05, widths=(90, 2)),
     "W4": Workload(sites=10, rounds=3, epochs=1, batch=32, lr=0.01, widths=()),
 }
+PICTURES = pick(5000, 240)
+"""Training pictures of W4."""
+
+if SMOKE:
+    WORKLOADS = {name: replace(w, sites=3, rounds=2, epochs=1) for name, w in WORKLOADS.items()}
 
 
 @dataclass(frozen=True)
@@ -120,9 +127,10 @@ def _build(name: str) -> Rows:
         x, y, test_x, test_y = every[:n], labels[:n], every[n:], labels[n:]
         parts = np.split(np.arange(n), sites)
     else:
-        every, labels = rng.normal(size=(6000, 3, 32, 32)), rng.integers(0, 10, 6000)
-        x, y, test_x, test_y = every[:5000], labels[:5000], every[5000:], labels[5000:]
-        parts = np.split(np.arange(5000), sites)
+        n = PICTURES
+        every, labels = rng.normal(size=(n * 6 // 5, 3, 32, 32)), rng.integers(0, 10, n * 6 // 5)
+        x, y, test_x, test_y = every[:n], labels[:n], every[n:], labels[n:]
+        parts = np.split(np.arange(n), sites)
     order = np.concatenate(parts)
     offsets = np.cumsum([0, *(len(p) for p in parts)])
     return Rows(

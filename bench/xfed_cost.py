@@ -35,13 +35,14 @@ from grandrounds.models.torch_model import TorchModel
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig, TrainJob
+from smoke import pick
 
 try:
     from captum import attr
 except ImportError:
     attr = None
 
-SIDE, CLASSES, BATCH = 32, 10, 128
+SIDE, CLASSES, BATCH = 32, 10, pick(128, 8)
 SAMPLES, STEPS = 5, 5
 NET = {
     "name": "resnet18",
@@ -56,7 +57,7 @@ QUIET = 1e-6
 
 SIZES = {
     "cuda": {"pictures": 30, "sites": 16, "rows": (3125, 1250)},
-    "cpu": {"pictures": 2, "sites": 2, "rows": (128,)},
+    "cpu": {"pictures": 2, "sites": 2, "rows": (BATCH,)},
 }
 
 Task = Callable[[], Any]

@@ -57,7 +57,7 @@ def main() -> None:
             engine.commit()
         theta = outcome.model
         with scoring:
-            work = evaluate(outcome.assignment, ("val", "test"), figures=evaluation.SITE_METRICS)
+            work = evaluate(outcome.assignment, ("val", "test"), figures=evaluation.site_metrics())
             figures = evaluation.round_scores(engine.drive(work, round=r), opening.metrics)
         with saving:
             state = {"round": r, "engine": engine.state(), "encoding": opening.encoding.to_dict()}

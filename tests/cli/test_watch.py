@@ -67,6 +67,22 @@ def test_an_alarm_in_sentences_with_exit_code_3(copy):
     assert rounds("audit", "verify", "run/at_sites/cleveland/watch", cwd=copy).returncode == 0
 
 
+@pytest.mark.parametrize(("key", "value"), [("watched", None), ("checks", ["text"]), ("patients", "many"), ("alarms", [{}])])
+def test_a_damaged_status_is_refused_with_one_sentence(copy, key, value):
+    file = copy / "run" / "at_sites" / SITE / "watch" / "watch.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    shown = rounds("watch", "show", "run", cwd=copy)
+    assert shown.returncode == 2 and "[damaged-file]" in shown.stderr
+
+
+def test_a_head_that_is_no_file_is_not_read(copy):
+    head = copy / "run" / "at_sites" / SITE / "watch" / "ledger.head.json"
+    head.unlink()
+    head.symlink_to("/dev/zero")
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
+    assert said.returncode == 2 and "[not-a-plain-file]" in said.stderr
+
+
 def test_json_has_the_status_and_new_alarms(copy):
     said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", "--json", cwd=copy)
     values = json.loads(said.stdout)

@@ -21,6 +21,7 @@ from jsonschema import Draft202012Validator
 import grandrounds as gr
 from grandrounds.analysis.register import signing_key
 from grandrounds.analysis.register.register import Register
+from grandrounds.console.access_log import AccessLog, read_entries
 from grandrounds.console.api.description import load_examples
 from grandrounds.console.api.resources import from_id, to_id
 from grandrounds.console.api.run_tables import write_csv
@@ -286,7 +287,8 @@ def test_links_name_only_files_that_are_there(runs, tmp_path):
 def test_the_model_file_is_that_of_the_run_and_refused_after_a_withdrawal(runs, tmp_path):
     shutil.copytree(runs / "plain", tmp_path / "plain")
     users, tokens = known_users()
-    signed = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens)
+    log = AccessLog(tmp_path / "access.jsonl")
+    signed = Signed(create_app(AppState(RunIndex(tmp_path), users, log=log)), tokens)
     answer = signed.client("viewer").get(f"{V1}/runs/plain/model")
     assert answer.content == (runs / "plain" / "model.safetensors").read_bytes()
     assert answer.headers["content-disposition"] == 'attachment; filename="model-plain.safetensors"'
@@ -295,6 +297,11 @@ def test_the_model_file_is_that_of_the_run_and_refused_after_a_withdrawal(runs, 
     refused = signed.client("viewer").get(f"{V1}/runs/plain/model")
     assert (refused.status_code, refused.json()["code"]) == (409, "withdrawn-run")
     assert signed.client("viewer").get(f"{V1}/runs/plain/model", params={"withdrawn": True}).status_code == 200
+    downloads = [e for e in read_entries(log.file) if e["event"] == "model download"]
+    assert [(e["user"], e["run"], e["view"]) for e in downloads] == [
+        ("viewer", "plain", "model"),
+        ("viewer", "plain", "withdrawn model"),
+    ]
 
 
 def test_head_has_the_headers_of_get_and_no_body(signed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load as their_load
 from safetensors.numpy import save as their_save
 
-from grandrounds.core.arrays import decode, encode, encoded_size, save
+from grandrounds.core.arrays import decode, encode, encoded_size, read_file, save
 from tests.support import refused
 
 dtypes = st.sampled_from(
@@ -99,3 +101,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_reading_a_small_file_takes_memory_for_that_file_only(tmp_path):
+    file = tmp_path / "small"
+    file.write_bytes(b"x" * 5000)
+    tracemalloc.start()
+    try:
+        assert len(read_file(file)) == 5000
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()

@@ -21,6 +21,7 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.job import main as job
 from grandrounds.protocol.identity import Identity, load_public
+from tests import command
 from tests.audit.ledgers import countersigned, lasting, tampered
 from tests.support import refused, slow, thinned
 
@@ -215,6 +216,31 @@ def test_killed_between_model_and_ledger_the_run_ends_as_if_nothing_had_been(tmp
     assert books[0].entries[:-1] == books[1].entries[:-1] and lasting(books[0]) == lasting(books[1])
     assert all(len(h.witnesses) == 5 for h in books[0].heads)
     assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+CREATED = """
+import os, signal, sys
+from grandrounds.audit import ledger
+from grandrounds.job import main
+def killed(database):
+    database.execute("PRAGMA journal_mode = WAL")
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "prepare":
+    ledger._prepare = killed
+else:
+    os.link = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("where", ["create", "prepare"])
+def test_a_run_that_is_killed_while_its_ledger_is_created_is_resumed(tmp_path, where):
+    folder, plan = tmp_path / "run", tmp_path / "plan.json"
+    plan.write_text(json.dumps(experiment(method={"rounds": 1}).plan()))
+    begun = subprocess.run([sys.executable, "-c", CREATED, where, str(plan), "--quiet", "--out", str(folder)])
+    assert begun.returncode == -signal.SIGKILL
+    assert command.rounds("resume", folder, "--quiet").returncode == 0
+    assert command.rounds("audit", "verify", folder).returncode == 0
 
 
 def test_a_run_that_is_resumed_twice_before_its_first_round_has_a_ledger_that_verifies(tmp_path):

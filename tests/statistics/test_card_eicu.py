@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.card import BARS, arithmetic_differs, fit
-from bench.folds import FOLDS, auroc, make_fold
 
+from card import BARS, arithmetic_differs, fit
+from folds import FOLDS, auroc, make_fold
 from grandrounds.statistics.question import Record
 
 

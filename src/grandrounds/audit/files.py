@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core.arrays import LARGEST as LARGEST_MODEL
+from grandrounds.core.arrays import LARGEST_JSON
 from grandrounds.core.errors import BadInput
 
 MODEL, SUMMARY, REPORT = "model.safetensors", "summary.json", "report.html"
@@ -21,7 +23,7 @@ LOCATED = (SUMMARY, "schema.json", ENVIRONMENT, "percentiles.json")
 """JSON files for which a closing entry also has a hash of each top-level value."""
 _SHORT, _KEYS = 16, 200
 LARGEST = 2**28
-"""Largest file, in bytes, that is parsed to find a change; any file is hashed."""
+"""Largest file, in bytes, that is parsed to find a change."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ def hash_values(content: Any) -> dict[str, str]:
 
 
 def hash_file(path: Path) -> str:
-    """Hash a plain file.
+    """Hash a plain file of at most the size up to which a run's files are read.
 
     Raises:
-        BadInput: It does not exist, is a link, a pipe or a folder, or cannot be read.
+        BadInput: It does not exist, is a link, a pipe or a folder, is too large, or cannot be read.
     """
     hasher = hashlib.sha256()
-    with os.fdopen(_opened(path), "rb") as f:
+    with os.fdopen(_opened(path, LARGEST_MODEL if path.suffix == ".safetensors" else LARGEST_JSON), "rb") as f:
         try:
             while block := f.read(2**20):
                 hasher.update(block)
@@ -92,27 +94,27 @@ def read_file(path: Path) -> bytes:
     Raises:
         BadInput: It does not exist, is not a plain file, is too large, or cannot be read.
     """
-    with os.fdopen(_opened(path), "rb") as f:
+    with os.fdopen(_opened(path, LARGEST), "rb") as f:
         try:
-            data = f.read(LARGEST + 1)
+            return f.read(os.fstat(f.fileno()).st_size + 1)
         except OSError as e:
             raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
-    if len(data) > LARGEST:
-        raise BadInput(f"is larger than {LARGEST // 2**20} MB", code="file-too-large")
-    return data
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path, largest: int) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise BadInput("does not exist", code="file-not-found") from None
     except OSError as e:
         raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise BadInput("is not a plain file", code="not-a-plain-file")
-    return handle
+    facts = os.fstat(handle)
+    if stat.S_ISREG(facts.st_mode) and facts.st_size <= largest:
+        return handle
+    os.close(handle)
+    if stat.S_ISREG(facts.st_mode):
+        raise BadInput(f"is larger than {largest // 2**20} MB", code="file-too-large")
+    raise BadInput("is not a plain file", code="not-a-plain-file")
 
 
 def _synced(path: Path) -> bytes:

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.audit.canonical import canonical, loads
+from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity, signed_by
 
 WITNESSES = 64
 """Number of sites that countersign a head. Of more, this many are drawn by the head's root, which nobody can predict."""
+
+LARGEST = 2**20
+"""Largest file of a head, in bytes."""
 
 _SIGNED, _WITNESSED = b"grandrounds/head/1\x00", b"grandrounds/witness/1\x00"
 
@@ -109,10 +113,9 @@ class SignedHead:
     @classmethod
     def read(cls, path: Path) -> SignedHead:
         """Read a head that was kept, a file `ledger.head.json` of a run folder."""
+        data = read_file(path, largest=LARGEST, links=True)
         try:
-            return cls.from_json(loads(path.read_bytes()))
-        except OSError as e:
-            raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
+            return cls.from_json(loads(data))
         except BadInput as e:
             raise BadInput(f"{path} {e}", code=e.code) from None
 

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.entry import NOTHING, Content, Entry
 from grandrounds.audit.head import Head, SignedHead, longest
 from grandrounds.audit.merkle import Tree
+from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import PUBLIC_BYTES, Identity
 
@@ -267,7 +268,7 @@ class Ledger:
     def _reads(self) -> Iterator[None]:
         try:
             if not self._is_known:
-                _refuse_other_schema(self._database, self.path, empty=False)
+                _refuse_other_schema(self._database, self.path)
                 self._is_known = True
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError) as e:
@@ -299,12 +300,14 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _writing(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        _create(path)
     _refuse_other_files(path)
     database = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
 
     def prepare() -> None:
         _guard(database, path, reading=False)
-        _refuse_other_schema(database, path, empty=True)
+        _refuse_other_schema(database, path)
         _prepare(database)
 
     return _closed_on_failure(database, prepare)
@@ -364,8 +367,8 @@ def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
         database.execute("PRAGMA query_only = ON")
 
 
-def _refuse_other_schema(database: sqlite3.Connection, path: Path, *, empty: bool) -> None:
-    """Refuse a file that contains anything but the tables, triggers and index of a ledger; with `empty` it may be empty."""
+def _refuse_other_schema(database: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file that contains anything but the tables, triggers and index of a ledger, or lacks a table."""
     objects = database.execute("SELECT type, name, sql, tbl_name FROM sqlite_master LIMIT 100").fetchall()
     for kind, name, words, table in objects:
         if (kind, name, words) != _INDEX and (kind, name, words) not in _SCHEMA:
@@ -378,18 +381,21 @@ def _refuse_other_schema(database: sqlite3.Connection, path: Path, *, empty: boo
                 f"{path} is not a ledger: its {kind} {str(name)[:80]!r} belongs to no table of a ledger", code="not-a-ledger"
             )
     missing = [table for table in _TABLES if ("table", table) not in {(kind, name) for kind, name, *_ in objects}]
-    if missing and (objects or not empty):
+    if missing:
         raise BadInput(f"{path} is not a ledger: it has no table {missing[0]!r}", code="not-a-ledger")
+
+
+def _create(path: Path) -> None:
+    """Put a ledger without entries at a path, all of it in one step: a process killed meanwhile leaves no file."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        for _, _, words in _statements():
+            database.execute(words)
+        write_atomic(path, database.serialize(), replace=False)
 
 
 def _prepare(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
-    database.execute("BEGIN IMMEDIATE")
-    for kind, _, words in _statements():
-        create = f"CREATE {kind.upper()}"
-        database.execute(words.replace(create, f"{create} IF NOT EXISTS", 1))
-    database.execute("COMMIT")
 
 
 def _file_size(path: Path) -> int:

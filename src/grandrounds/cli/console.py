@@ -274,7 +274,7 @@ def console_log(
         Path | None, typer.Option("--access-log", help="The access log, as `rounds console` takes it; the same as FILE.")
     ] = None,
 ) -> None:
-    """Print or export the console's access log: sign-ins, and which user viewed which patient."""
+    """Print or export the console's access log: sign-ins, which user viewed which patient, and downloads of models."""
     from grandrounds.console.access_export import to_csv, to_json_lines
     from grandrounds.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
     from grandrounds.core.errors import BadInput, nearest

@@ -341,7 +341,7 @@ def show(
     """
     from grandrounds.analysis.watch.record import STATUS
     from grandrounds.analysis.watch.signer import find_watch, list_watches
-    from grandrounds.analysis.watch.status import read_status
+    from grandrounds.analysis.watch.status import read_status, refuse_damage
 
     watches = list_watches(place)
     folders = [find_watch(place, site)] if site is not None or not watches else list(watches.values())
@@ -350,16 +350,17 @@ def show(
             echo(f"{folder.parent.name}: no watch has started")
             _show_actions(folder)
             continue
-        status = read_status(folder)
-        if as_json:
-            echo(json.dumps(status))
-            continue
-        console = Terminal()
-        echo(f"{status['site']}: {status['patients']:,} patients, {status['labelled']:,} of them with their outcome")
-        for line in status["watched"]:
-            echo(f"  {line}")
-        _show_checks(console, status)
-        _show_alarms(console, status, status["alarms"])
+        with refuse_damage(folder):
+            status = read_status(folder)
+            if as_json:
+                echo(json.dumps(status))
+                continue
+            console = Terminal()
+            echo(f"{status['site']}: {status['patients']:,} patients, {status['labelled']:,} of them with their outcome")
+            for line in status["watched"]:
+                echo(f"  {line}")
+            _show_checks(console, status)
+            _show_alarms(console, status, status["alarms"])
         _show_actions(folder)
         echo(f"files: {folder}")
 

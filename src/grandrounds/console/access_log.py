@@ -1,4 +1,4 @@
-"""The access log: sign-ins, and views of patients by user. JSON lines, appended to a file that its owner alone may read.
+"""The access log: sign-ins, views of patients and downloads of models. JSON lines, in a file that its owner alone may read.
 
 A line names a patient by run, site and row number. Patients' names and values are never in it.
 """
@@ -23,10 +23,10 @@ from grandrounds.deploy.files import make_folder
 SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"
 LOCK, UNLOCK, LOG = "lock", "unlock", "access log"
-DECISION, WRONG_PASSPHRASE = "model decision", "wrong passphrase"
+DECISION, WRONG_PASSPHRASE, DOWNLOAD = "model decision", "wrong passphrase", "model download"
 LogEntry = dict[str, Any]
 """An entry of the access log, as its line of JSON has it."""
-EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND, DECISION, WRONG_PASSPHRASE)
+EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND, DECISION, WRONG_PASSPHRASE, DOWNLOAD)
 LONGEST = 200
 """Maximum length of a text in an entry: the name that was tried, a run, an address."""
 _MODE = 0o600
@@ -35,7 +35,7 @@ _log = logging.getLogger("grandrounds.console")
 
 
 class AccessLogFault(GrandRoundsError):
-    """The access log cannot be written, so nobody signs in and no patient is shown."""
+    """The access log cannot be written, so nobody signs in, and no patient is shown and no model given out."""
 
 
 def default_file() -> Path:

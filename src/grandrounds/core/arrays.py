@@ -116,11 +116,11 @@ def decode(data: bytes, *, where: str = "message") -> tuple[dict[str, Array], An
     return arrays, meta
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomic(path: Path, data: bytes, *, durable: bool = True, replace: bool = True) -> None:
     """Write a file atomically: readers, and a crash, never see half a file.
 
     It is written to a new file under a name that nobody can know before, so that no link in the folder is followed; a link
-    at `path` is replaced by the file, and what it led to stays as it was.
+    at `path` is replaced by the file, and what it led to stays as it was. Without `replace`, whatever is at `path` stays.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -130,7 +130,10 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
             f.flush()
             if durable:
                 os.fsync(f.fileno())
-        part.replace(path)
+        if replace:
+            part.replace(path)
+        else:
+            _put_new(part, path)
         if durable:
             _sync_folder(path.parent)
     except IsADirectoryError:
@@ -141,6 +144,17 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
+
+
+def _put_new(part: Path, path: Path) -> None:
+    """Move a file to a path at which there is none; another one there stays."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        part.replace(path)
+    part.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
@@ -253,7 +267,7 @@ def read_file(path: Path, *, largest: int = LARGEST, links: bool = False) -> byt
                     f"{path} has {size:,} bytes, and at most {largest:,} of such a file are read: it is not opened",
                     code="file-too-large",
                 )
-            return f.read(largest + 1)
+            return f.read(size + 1)
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
     except MemoryError:

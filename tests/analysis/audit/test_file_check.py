@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -81,6 +82,13 @@ def test_an_altered_figure_is_named_with_what_the_ledger_has(folder):
         [found] = audit(folder, deep=deep).findings
         assert (found.name, found.where) == ("figure differs", "summary.json")
         assert f"final.auroc is 0.999, the ledger has {was!r}" in found.what
+
+
+@pytest.mark.parametrize("name", ["environment.json", "experiment.toml", "model.safetensors", "summary.json"])
+def test_a_file_that_is_too_large_to_be_read_is_not_hashed(folder, name):
+    os.truncate(folder / name, 6 * 10**9)  # takes no room on the disk
+    found = {f.where: f.what for f in audit(folder).findings}
+    assert "is larger than" in found[name]
 
 
 def test_a_ledger_of_version_0_1_verifies_and_says_what_it_does_not_cover(folder):

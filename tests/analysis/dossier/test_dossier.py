@@ -8,9 +8,9 @@ import shutil
 from hashlib import sha256
 
 import pytest
-from bench.dossier import alter_figure, is_named
 
 import grandrounds as gr
+from dossier import alter_figure, is_named
 from grandrounds.analysis.dossier.document import (
     ANSWERED,
     BEGUN,

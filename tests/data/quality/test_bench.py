@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bench.quality import CODES, run_clean, run_faults
+
+from quality import CODES, run_clean, run_faults
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,15 +133,20 @@ def format_moment(time: float) -> str:
     return datetime.datetime.fromtimestamp(time, datetime.UTC).isoformat(timespec="seconds")
 
 
-def read_status(folder: Path) -> dict[str, Any]:
-    """Read watch.json, with the states of alarms and checks as the record has them now.
+@contextmanager
+def refuse_damage(folder: Path) -> Iterator[None]:
+    """Refuse a watch.json that cannot be read, or shown."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise BadInput(
+            f"{folder / STATUS} is damaged: run `rounds watch` again, which writes it", code="damaged-file"
+        ) from None
 
-    Raises:
-        BadInput: It is damaged.
-    """
-    content = read_json(folder / STATUS)
-    if not (isinstance(content, dict) and {"site", "patients", "checks", "alarms"} <= set(content)):
-        raise BadInput(f"{folder / STATUS} is damaged: run `rounds watch` again, which writes it", code="damaged-file")
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Read watch.json, with the states of alarms and checks as the record has them now."""
+    content: dict[str, Any] = read_json(folder / STATUS)
     return content if not (folder / LEDGER).exists() else _with_states(folder, content)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from grandrounds.console import access_log
 from grandrounds.console.api.parameters import RunName, Viewer, WithdrawnModel
 from grandrounds.console.api.resources import Resources, Responses, file_word, send_file
 from grandrounds.console.app_state import get_state
+from grandrounds.console.auth.access import log_access
 from grandrounds.console.cache import read_checked
 from grandrounds.console.run_index import LARGEST, NotFound, RunIndex
 from grandrounds.core import toml
@@ -100,6 +102,8 @@ def _without_places(value: Any) -> Any:
 def model(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
     """Return the model file. Its SHA-256 is in the ledger and in the register of models."""
     data = _stored_file(request, run, STORED["model"], "the run is not finished, or has no common model", withdrawn)
+    is_withdrawn = get_state(request).run_index.run(run).withdrawn is not None
+    log_access(request, access_log.DOWNLOAD, who, run=run, view="withdrawn model" if is_withdrawn else "model")
     return send_file(data, f"model-{file_word(run)}.safetensors", "application/octet-stream")
 
 
