@@ -22,7 +22,8 @@ import numpy as np
 from grandrounds.core.arrays import refuse_bomb
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.omop_tables import TABLES, Batch, Kind, Match, TableCounts
-from grandrounds.data.limits import BROKEN_ARCHIVE, open_gzip
+from grandrounds.data.limits import BROKEN_ARCHIVE, check_text, open_gzip
+from grandrounds.data.parquet_file import count_text, list_text
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _PART = re.compile(r"(?:part)?[-_.]*\d+(?:[-_.].*)?")
@@ -141,7 +142,7 @@ class FileTables:
                 count = len(next(iter(cells.values())))
                 yield Batch(file.name, self.name, cells, np.arange(first, first + count))
                 first += count
-        except (pa.ArrowException, *BROKEN_ARCHIVE) as error:
+        except (pa.ArrowException, IndexError, *BROKEN_ARCHIVE) as error:
             raise self._damaged(file, fault, error) from None
 
     def _damaged(self, file: _File, fault: _Fault, error: Exception) -> BadInput:
@@ -165,11 +166,13 @@ class FileTables:
                 refuse_bomb(file.size, where=f"{file.name} in {self.name}")
                 stream = io.BytesIO(stream.read())
             opened = pq.ParquetFile(stream)
+            opened = pq.ParquetFile(stream, read_dictionary=list_text(opened.schema_arrow))
             spelled = {n.lower(): n for n in opened.schema_arrow.names}
             absent = next((c for c in columns if c not in spelled), None)
             if absent is not None:
                 raise self._missing_column(file, absent)
             for batch in opened.iter_batches(_ROWS, columns=[spelled[c] for c in columns]):
+                check_text(sum(map(count_text, batch.columns)), where=f"{file.name} in {self.name}")
                 yield {c: batch.column(spelled[c]) for c in columns}
 
     def _text(self, file: _File, columns: Sequence[str], fault: _Fault) -> Iterator[dict[str, Any]]:
@@ -232,6 +235,10 @@ class FileTables:
             raise BadInput(
                 f"{place} has no header line in UTF-8; save it as CSV UTF-8 with the column names of OMOP",
                 code="no-header",
+            )
+        if "\r" in text:
+            raise BadInput(
+                f"{place} ends its lines with a carriage return alone; save it as CSV UTF-8 with line feeds", code="malformed-csv"
             )
         separator = max(",\t;|", key=text.count)
         names = [n.strip().lower() for n in next(csv.reader([text], delimiter=separator))]
