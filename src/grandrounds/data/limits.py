@@ -33,8 +33,8 @@ WORKING_COLUMNS = 4
 CHARACTER = 8
 """Bytes of memory for a character of the cells of Excel and Parquet, where one stored text may fill many cells."""
 
-XML_BYTE = 4
-"""Bytes of memory for a byte of an unpacked Excel workbook."""
+XML_BYTE, STYLE_BYTE = 4, 128
+"""Bytes of memory for a byte of an unpacked Excel workbook: of cells and texts, and of parts such as styles and relations."""
 
 VOXEL = 4
 """Bytes of memory for a value of a scan."""

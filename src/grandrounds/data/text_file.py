@@ -199,8 +199,12 @@ def _read_quickly(
         raw, start = text.to_bytes(), len(head[:start].encode("utf-8"))
     except UnicodeEncodeError:
         return None
-    if raw.find(b'"', start) < 0:  # line ends in quotes begin no row
+    try:
         check_table(raw.count(b"\n", start), len(header), where=source)
+    except BadInput:
+        if raw.find(b'"', start) < 0:
+            raise
+        return None  # line ends in quotes begin no row
     free = [detect and formatted(name) for name in header]
     columns = split_columns(raw, start, delimiter=delimiter, marks=marks, formatted=free, with_cells=detect)
     if columns is None:
