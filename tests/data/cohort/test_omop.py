@@ -338,6 +338,19 @@ def test_text_of_parquet_counts_in_every_cell(tmp_path, monkeypatch):
         extract_table(COHORT, open_source(folder))
 
 
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
+    folder = example.write_folder(tmp_path / "omop")
+    (folder / "PERSON.csv").rename(folder / "parts.csv")
+    (folder / "PERSON.csv").symlink_to("parts.csv")
+    assert open_source(folder).persons()
+    (tmp_path / "secret").write_text("a secret line\n")
+    (folder / "PERSON.csv").unlink()
+    (folder / "PERSON.csv").symlink_to(tmp_path / "secret")
+    with refused("link-not-followed") as caught:
+        open_source(folder)
+    assert "a secret" not in str(caught.value)
+
+
 def test_a_folder_of_something_else_is_listed(tmp_path):
     (tmp_path / "letters.docx").write_text("x")
     with pytest.raises(BadInput, match=r"letters\.docx"):

@@ -316,6 +316,12 @@ def _list_files(where: Path, archive: zipfile.ZipFile | None) -> list[_File]:
             raise BadInput(
                 f"{where} cannot be read: {error.strerror or error}; check the path", code="unreadable-file"
             ) from None
+        for path in paths:  # an error may quote the header
+            if _table_of(path.relative_to(where).as_posix()) and not path.resolve().is_relative_to(where.resolve()):
+                raise BadInput(
+                    f"{path} is a link that leads out of the folder, which is not followed: put the file itself there",
+                    code="link-not-followed",
+                )
         found = [_File(p.relative_to(where).as_posix(), p.stat().st_size, partial(_open_file, p)) for p in paths]
     return sorted((f for f in found if _table_of(f.name)), key=lambda f: f.name)
 
