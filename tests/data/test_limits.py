@@ -9,10 +9,13 @@ import pandas as pd
 import pyreadstat
 import pytest
 
+from grandrounds.core.arrays import largest_unpacked
 from grandrounds.data import limits
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
 from tests.support import refused
+
+ROOT = Path(__file__).parents[2]
 
 
 def wide(columns: int, rows: int = 2) -> str:
@@ -71,3 +74,22 @@ def test_files_of_statistics_packages_are_counted_also_where_they_state_no_rows(
         with refused("unpacks-too-large" if (tmp_path / f"t.{ending}").stat().st_size < 600_000 else "file-too-large"):
             read_table(tmp_path / f"t.{ending}")
         monkeypatch.delenv("GRANDROUNDS_LARGEST")
+
+
+def test_the_page_states_the_limits() -> None:
+    budget = largest_unpacked()
+    rows = [
+        ("bytes of a file *", budget),
+        ("bytes after unpacking *", budget),
+        ("bytes after unpacking *", budget // limits.XML_BYTE),
+        ("columns", limits.MOST_COLUMNS),
+        *(("rows of 20 columns *", budget // (24 * cell)) for cell in (limits.CELL, limits.OBJECT_CELL)),
+        ("cells with a value *", budget // limits.EXCEL_CELL),
+        ("characters in all cells *", budget // limits.CHARACTER),
+        ("values of a scan *", budget // limits.VOXEL),
+        ("bytes of a line", limits.LONGEST_LINE),
+    ]
+    section = (ROOT / "docs" / "own-data.md").read_text().split("## Limits of files")[1].split("\n## ")[0]
+    table = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ")][1:]
+    assert [(name.strip(), int(value.replace(",", ""))) for name, value in table] == rows
+    assert f"{budget // limits.STYLE_BYTE:,}" in section and limits.WORKING_COLUMNS == 4

@@ -212,7 +212,8 @@ def test_files_that_are_no_npz_are_refused_in_words(tmp_path):
 def test_errors_of_odd_tables_name_the_column_and_end_with_2(tmp_path):
     for name, code in (("too huge for squares", "out-of-range"), ("sites that look the same", "ambiguous-site")):
         (tmp_path / "t.csv").write_bytes(CASES[name])
-        done = rounds("run", "--table", "t.csv", "--label", "died", "--site", "hospital", "--set", "split.min_rows=1", cwd=tmp_path)
+        more = ("--label", "died", "--site", "hospital", "--set", "split.min_rows=1")
+        done = rounds("run", "--table", "t.csv", *more, cwd=tmp_path)
         assert done.returncode == 2 and f"[{code}]" in done.stderr
         assert "'bp'" in done.stderr or "'a\\u200b'" in done.stderr
 

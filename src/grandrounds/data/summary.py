@@ -250,10 +250,10 @@ class Moments:
             m2 = (np.where(present, x - mean, 0.0) ** 2).sum(axis=0)
         if not np.isfinite(m2).all():
             place = int(np.argmin(np.isfinite(m2)))
+            worst = x[np.abs(x[:, place]).argmax(), place]
             raise BadInput(
-                f"column '{data.numeric_names[place]}' of {data.name} has values such as {x[np.abs(x[:, place]).argmax(), place]:g}, "
-                "which are too large for sums of squares; "
-                "correct them, or leave the column out (use --drop)",
+                f"column '{data.numeric_names[place]}' of {data.name} has values such as {worst:g}, which are too large for sums "
+                "of squares; correct them, or leave the column out (use --drop)",
                 code="out-of-range",
             )
         return cls(count, mean, m2)

@@ -25,7 +25,7 @@ from grandrounds.data.formats import (
     parse_cell,
     read_formats,
 )
-from grandrounds.data.limits import check_table, check_columns
+from grandrounds.data.limits import check_columns, check_table
 from grandrounds.data.table import Table, check_names, is_number, parse_numbers, without_marks
 
 FAST_SIZE = 2**18  # shorter texts are read before Arrow is imported

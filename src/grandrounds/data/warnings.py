@@ -105,8 +105,10 @@ def one_site_warnings(names: Sequence[str]) -> list[str]:
 def alike_sites_warnings(names: Sequence[str]) -> list[str]:
     """Warn of sites whose names differ in upper and lower case alone."""
     groups = list_case_variants(names)
+    if not groups:
+        return []
     listed = "; ".join(" and ".join(f"'{name}'" for name in group[:5]) for group in groups[:3])
-    return [f"sites that differ in upper and lower case alone ({listed}): write each site one way if they are one"] if groups else []
+    return [f"sites that differ in upper and lower case alone ({listed}): write each site one way if they are one"]
 
 
 def few_events_warnings(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:

@@ -206,7 +206,7 @@ def _parse(name: str, number: int, text: bytes) -> Resource | None:
     """Parse one line; None where it is blank."""
     try:
         resource = json.loads(text)
-        if (b"\\u" in text or b"\xed" in text) and _HALF_PAIR.search(text):  # half of a UTF-16 pair cannot be written: "?" takes its place
+        if (b"\\u" in text or b"\xed" in text) and _HALF_PAIR.search(text):  # a half cannot be written: "?" replaces it
             resource = json.loads(json.dumps(resource, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         _explain_broken_line(name, number, text)

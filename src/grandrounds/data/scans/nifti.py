@@ -79,17 +79,18 @@ def open_nifti(path: Path, *, volume: int = 1, where: str = "") -> Volume:
 def _stored_bytes(image: Any) -> int:
     """Return the bytes of a value as nibabel reads it: those of the file, or of a float64 with slope and intercept."""
     slope, intercept = image.dataobj.slope, image.dataobj.inter
-    return max(image.get_data_dtype().itemsize, 1 if (slope, intercept) == (1, 0) else 8)
+    return max(int(image.get_data_dtype().itemsize), 1 if (slope, intercept) == (1, 0) else 8)
 
 
 def _check_header(path: Path, where: str) -> None:
     """Refuse a file whose header states more bytes than the budget, before anything else is read."""
     import nibabel
 
+    kinds: tuple[Any, ...] = (nibabel.Nifti1Header, nibabel.Nifti2Header)
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "rb") as f:
-        start = f.read(nibabel.Nifti2Header.template_dtype.itemsize)
-    for kind in (nibabel.Nifti1Header, nibabel.Nifti2Header):
+        start = f.read(max(kind.template_dtype.itemsize for kind in kinds))
+    for kind in kinds:
         if kind.may_contain_header(start):
             header = kind(start[: kind.template_dtype.itemsize], check=False)
             shape = [int(n) for n in header["dim"][1 : 1 + int(header["dim"][0])]]

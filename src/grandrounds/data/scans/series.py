@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import warnings
 from collections import Counter, defaultdict
@@ -240,7 +239,7 @@ def read_header(path: Path, *, tags: Iterable[str] = ()) -> Header:
     pydicom = load_pydicom("reading DICOM")
     wanted = [*_GEOMETRY, *FLAGS, *IDENTIFYING, *tags]
     try:
-        size = os.path.getsize(path)
+        size = Path(path).stat().st_size
         with quiet_pydicom():
             _refuse_deflated(path, size)
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=wanted, force=True)
