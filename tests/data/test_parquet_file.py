@@ -1,6 +1,7 @@
 """Parquet files read by distinct values: the same columns as value by value."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.parquet_file import read_parquet, to_array
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.table import to_column, without_marks
+from tests.support import refused
 
 MARKS = frozenset(DEFAULT_MISSING)
 WORDS = st.sampled_from(
@@ -134,6 +136,52 @@ def test_binary_data_are_refused(make: Callable[[], pa.Array]) -> None:
 
 
 @pytest.mark.data("eicu_demo")
+@pytest.mark.parametrize(
+    "make, code",
+    [
+        (lambda: pa.array([10**7, 0], pa.int32()).cast(pa.date32()), "damaged-file"),
+        (lambda: pa.array([10**18, None]).cast(pa.timestamp("us")), "damaged-file"),
+        (lambda: pa.array([10**18, 0]).cast(pa.timestamp("us", "UTC")), "damaged-file"),
+        (lambda: pa.array([10**9, 0]).cast(pa.timestamp("us", "Mars/Base")), "damaged-file"),
+        (lambda: pa.array([[1], [2, 3]]), "nested-column"),
+        (lambda: pa.array([{"a": 1}, {"a": 2}]), "nested-column"),
+        (lambda: pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), "nested-column"),
+    ],
+)
+def test_values_that_no_cell_can_hold_are_refused(make: Callable[[], pa.Array], code: str) -> None:
+    raw = file_of(pa.table({"scan": make()}))
+    with refused(code, match="scan"):
+        read_parquet(raw, source="t.parquet", marks=MARKS)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.date32(), pa.int64()])
+def test_files_with_a_wrong_byte_are_read_or_refused(kind: Any) -> None:
+    raw = file_of(pa.table({"a": pa.array([1, 2, 3] * 40, pa.int32()).cast(kind)}), compression="NONE")
+    rng = np.random.default_rng(0)
+    for place, byte in zip(rng.integers(4, len(raw), 400), rng.integers(0, 256, 400), strict=True):
+        damaged = raw[:place] + bytes([byte]) + raw[place + 1 :]
+        with suppress(BadInput):
+            read_parquet(damaged, source="t.parquet", marks=MARKS)
+
+
+def test_names_with_dots_are_columns_of_their_own() -> None:
+    content = pa.table({"a": [1.0, 2.0], "a.b": ["x", "y"], "b.a": [3.0, 4.0]})
+    table = read_parquet(file_of(content), source="t.parquet", marks=MARKS)
+    assert {name: values.tolist() for name, values in table.columns.items()} == content.to_pydict()
+
+
+def test_a_table_is_refused_by_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = file_of(pa.table({"a": pa.array(np.zeros(500_000, np.int8))}))
+    text = file_of(pa.table({"a": pa.array(["x" * 1000] * 2000)}))
+    assert len(rows) < 5000 and len(text) < 5000
+    for raw in (rows, text):
+        assert len(read_parquet(raw, source="t.parquet", marks=MARKS))
+        monkeypatch.setenv("GRANDROUNDS_LARGEST", "8M")
+        with refused("unpacks-too-large"):
+            read_parquet(raw, source="t.parquet", marks=MARKS)
+        monkeypatch.delenv("GRANDROUNDS_LARGEST")
+
+
 def test_real_file(data_folder: Path) -> None:
     path = data_folder / "eicu_demo" / "eicu_hourly.parquet"
     content = pq.read_table(path)

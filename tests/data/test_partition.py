@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,9 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.partition import KINDS, majority_class, partition, partition_by_column
+from grandrounds.data.row_files import split_table
+from grandrounds.data.table import Table
+from grandrounds.data.warnings import alike_sites_warnings
 from tests.support import refused
 
 
@@ -188,3 +193,22 @@ def test_by_column_names_sites_by_their_values():
 def test_by_column_refuses_rows_without_a_site(values):
     with refused("missing-values", match="'hospital'.*2 of 3"):
         partition_by_column(values, column="hospital")
+
+
+@pytest.mark.parametrize(
+    "other", ["h0\u200b", "\u2060h0", "h0\xa0", unicodedata.normalize("NFD", "h\xf60"), "h\xad0"]
+)
+def test_sites_that_look_the_same_are_refused(other):
+    first = "h\xf60" if "\u0308" in other else "h0"
+    with refused("ambiguous-site"):
+        partition_by_column(np.array([first, other, "b"], dtype=object), column="hospital")
+    table = Table.from_mapping({"hospital": [first, other], "x": [1, 2]})
+    with refused("ambiguous-site"):
+        split_table(table, "hospital")
+
+
+def test_sites_that_differ_in_case_are_two_with_a_warning():
+    names = tuple(partition_by_column(np.array(["h0", "H0", "h1", "h10"], dtype=object)))
+    assert len(names) == 4
+    (sentence,) = alike_sites_warnings(names)
+    assert "'H0'" in sentence and "'h0'" in sentence and "h1'" not in sentence

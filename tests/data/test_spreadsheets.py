@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data import sheets
 from grandrounds.data.formats import Format
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
@@ -328,6 +329,73 @@ def test_entities_are_refused_in_any_part_and_encoding(path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("xl/extra.xml", (bomb + "<x/>").encode("utf-16"))
     assert refusal(path).code == "unsafe-file"
+
+
+@pytest.mark.parametrize("name", ["xl/worksheets/sheet1.dat", "xl/worksheets/sheet1.svg"])
+def test_entities_are_refused_whatever_the_name_of_the_part(path: Path, name: str) -> None:
+    make(path, [HEADER, *ROWS])
+    bomb = '<!DOCTYPE x [<!ENTITY a "61">]>'
+    move(path, "xl/worksheets/sheet1.xml", name)
+    assert len(read_table(path)) == 4
+    rewrite(path, name, lambda xml: bomb + xml.replace("<v>61</v>", "<v>&a;</v>"))
+    assert refusal(path).code == "unsafe-file"
+    make(path, [HEADER, *ROWS])
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("xl/media/image1.svg", '<!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "svg11.dtd"><svg/>')
+        archive.writestr("xl/media/image2.png", b"\x89PNG\r\n")
+    assert len(read_table(path)) == 4
+
+
+def move(path: Path, part: str, name: str) -> None:
+    """Give a part of a workbook another name, wherever it is referred to."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {n: archive.read(n) for n in archive.namelist()}
+    old, new = Path(part).name.encode(), Path(name).name.encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for n, data in parts.items():
+            archive.writestr(name if n == part else n, data.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "part", ["xl/workbook.xml", "xl/_rels/workbook.xml.rels", "xl/styles.xml", "docProps/core.xml", "[Content_Types].xml"]
+)
+def test_parts_that_are_no_xml_are_damaged(path: Path, part: str) -> None:
+    make(path, [HEADER, *ROWS])
+    rewrite(path, part, lambda xml: xml[: xml.rindex("</")] + "<x:y/>")
+    assert refusal(path).code == "damaged-file"
+
+
+def test_text_that_is_stored_once_counts_in_every_cell(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "x" * 20_000
+    for rows, change in (
+        ([HEADER, *[[k, k, long, k % 2] for k in range(30)]], None),
+        ([HEADER, [1, 1, long, 1], *[[k, k, None, 0] for k in range(29)]], lambda _, sheet: sheet.merge_cells("C2:C31")),
+    ):
+        make(path, rows, change)
+        monkeypatch.setenv("GRANDROUNDS_LARGEST", "8M")
+        assert len(read_table(path)) == 30
+        monkeypatch.setenv("GRANDROUNDS_LARGEST", "2M")
+        assert refusal(path).code == "unpacks-too-large"
+
+
+def test_cells_are_counted_as_they_are_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path, [HEADER, *[[k % 9, 1, 2, k % 2] for k in range(8000)]])
+    rewrite(path, "xl/worksheets/sheet1.xml", lambda xml: re.sub(r' (r="\w+"|t="n")', "", xml))
+    assert len(read_table(path)) == 8000
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "3900K")
+    error = refusal(path)
+    assert error.code == "unpacks-too-large" and "sheet 'Patients'" in str(error)
+
+
+def test_a_row_without_end_and_many_styles_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path, [HEADER, *ROWS])
+    monkeypatch.setattr(sheets, "_MOST_ELEMENTS", 1000)
+    rewrite(path, "xl/worksheets/sheet1.xml", lambda xml: xml.replace("</row>", "<c/>" * 1001 + "</row>"))
+    assert refusal(path).code == "damaged-file"
+    make(path, [HEADER, *ROWS])
+    rewrite(path, "xl/styles.xml", lambda xml: xml.replace("</cellXfs>", "<xf/>" * 20_000 + "</cellXfs>"))
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "10M")
+    assert "styles" in str(refusal(path)) and refusal(path).code == "unpacks-too-large"
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

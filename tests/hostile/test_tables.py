@@ -81,6 +81,8 @@ CASES: dict[str, bytes] = {
     "too huge": cell("1e999"),
     "tiny": cell("1e-320"),
     "all huge": table(b="1e308"),
+    "too huge for squares": table(row="{a},{y}e308,{s},{y}"),
+    "sites that look the same": table().replace(b",b,", b",a\xe2\x80\x8b,"),
     "many digits": cell("9" * 5000),
     "a number of words": cell("12 mmHg"),
     "a formula": cell("=HYPERLINK('x')"),
@@ -205,3 +207,18 @@ def test_files_that_are_no_npz_are_refused_in_words(tmp_path):
         done = rounds("run", "--table", "x.npz", "--label", "labels", cwd=tmp_path)
         assert done.returncode == 2, done.stderr
         assert done.stderr.count("error: ") == 1
+
+
+def test_errors_of_odd_tables_name_the_column_and_end_with_2(tmp_path):
+    for name, code in (("too huge for squares", "out-of-range"), ("sites that look the same", "ambiguous-site")):
+        (tmp_path / "t.csv").write_bytes(CASES[name])
+        more = ("--label", "died", "--site", "hospital", "--set", "split.min_rows=1")
+        done = rounds("run", "--table", "t.csv", *more, cwd=tmp_path)
+        assert done.returncode == 2 and f"[{code}]" in done.stderr
+        assert "'bp'" in done.stderr or "'a\\u200b'" in done.stderr
+
+
+def test_a_function_that_ends_the_program_is_an_error(tmp_path):
+    (tmp_path / "plan.toml").write_text('[data]\nname = "sys:exit"\nlabel = "died"\n')
+    done = rounds("run", "plan.toml", cwd=tmp_path)
+    assert done.returncode == 2 and "[own-code-failed]" in done.stderr

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 
 from grandrounds.core.errors import BadInput, nearest
 
@@ -11,6 +12,35 @@ from grandrounds.core.errors import BadInput, nearest
 def slug(label: str) -> str:
     """Convert a label to lower case letters, digits, dots and dashes."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+
+
+def check_site_names(names: Iterable[str], *, where: str) -> None:
+    """Refuse names of sites that look the same: they differ in invisible characters, or in how accents are stored."""
+    groups = _alike(names, _plain)
+    if groups:
+        listed = " and ".join(ascii(name) for name in groups[0][:3])
+        raise BadInput(
+            f"{where} names the site '{_plain(groups[0][0])}' in spellings that look the same, {listed}: write each site one way",
+            code="ambiguous-site",
+        )
+
+
+def list_case_variants(names: Iterable[str]) -> list[list[str]]:
+    """List the names of sites that differ in upper and lower case alone."""
+    return _alike(names, lambda name: _plain(name).casefold())
+
+
+def _alike(names: Iterable[str], key: Callable[[str], str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(key(name), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _plain(name: str) -> str:
+    """Write a name as it is seen: accents in one form, any space as a space, and no character without a width."""
+    seen = "".join(" " if unicodedata.category(c) == "Zs" else c for c in name if unicodedata.category(c) != "Cf")
+    return unicodedata.normalize("NFC", seen).strip()
 
 
 def site_named(site: str | int, names: Sequence[str], *, where: object = None) -> str:

@@ -390,8 +390,9 @@ def agree_ranges(total: Summary, *, clip: float) -> tuple[Array, Array]:
                 low[j], high[j] = values[ends]
         elif (count > 1).any():
             least, greatest = values[count > 1][[0, -1]]
-            beyond = max(greatest - least, 0.01 * max(abs(least), abs(greatest)))
-            low[j], high[j] = least - beyond, greatest + beyond
+            with np.errstate(over="ignore"):  # of values that no sum of squares can hold (`Moments`)
+                beyond = max(greatest - least, 0.01 * max(abs(least), abs(greatest)))
+                low[j], high[j] = least - beyond, greatest + beyond
     return low, high
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, refuse_bomb
 from grandrounds.core.errors import BadInput
+from grandrounds.data.limits import check_table, check_text
 from grandrounds.data.table import EXACT, Table, check_names, to_column, without_marks
 
 _HEAD = 1000  # rows that show whether most words of a column are distinct
-_CODE_BYTES = 4  # a value of a column with few distinct words takes less
+_READS = 1000  # reads of a file: a column each, several of a wide table
 _YEARS = np.array(["1000", "9999-12-31T23:59:59.999999"], dtype="datetime64[us]")  # written with four digits
 
 
@@ -24,7 +25,7 @@ def read_parquet(raw: bytes, *, source: str, marks: frozenset[str]) -> Table:
         marks: Text that means "no value"; numbers among them match by value.
 
     Raises:
-        BadInput: The file is damaged, has no rows, repeats a name or has a column of binary data.
+        BadInput: The file is damaged or too large, has no rows, repeats a name or has a column of lists or binary data.
     """
     try:
         import pyarrow as pa
@@ -33,32 +34,66 @@ def read_parquet(raw: bytes, *, source: str, marks: frozenset[str]) -> Table:
         raise BadInput(f"reading {source} needs pyarrow; run: pip install pyarrow", code="missing-package") from None
     try:
         opened = pq.ParquetFile(pa.BufferReader(raw))
-        facts = opened.metadata
-        groups = [facts.row_group(g) for g in range(facts.num_row_groups)]
-        unpacked = sum(g.column(c).total_uncompressed_size for g in groups for c in range(g.num_columns))
-        refuse_bomb(max(unpacked, 8 * facts.num_rows * facts.num_columns), where=source)
-        coded = [field.name for field in opened.schema_arrow if _is_text(field.type) and _is_coded(groups, field.name)]
-        if coded:
-            opened = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=coded)
-        content = opened.read()
-    except (pa.ArrowException, OSError, ValueError):
+        facts, schema = opened.metadata, opened.schema_arrow
+        check_table(facts.num_rows, facts.num_columns, where=source)
+        refuse_bomb(sum(facts.row_group(g).total_byte_size for g in range(facts.num_row_groups)), where=source)
+        nested = next((field.name for field in schema if pa.types.is_nested(field.type)), "")
+        if nested or facts.num_columns != len(schema):
+            raise BadInput(
+                f"column '{nested}' of {source} holds lists or structures, not single values; leave it out of the table",
+                code="nested-column",
+            )
+        # pandas writes an unnamed index under this name
+        names = ["index" if name == "__index_level_0__" else name for name in schema.names]
+        check_names(names, source=source)
+        if facts.num_rows == 0:
+            raise BadInput(f"{source} has no rows; give a table with at least one row", code="empty-table")
+        opened = pq.ParquetFile(pa.BufferReader(raw), read_dictionary=list_text(schema))
+        columns: dict[str, Array] = {}
+        size, text, step = 0, 0, max(1, len(names) // _READS)
+        for first in range(0, len(names), step):
+            part = opened.reader.read_all(column_indices=range(first, min(first + step, len(names))))
+            size += part.nbytes
+            refuse_bomb(size, where=source)
+            for name, column in zip(names[first:], part.columns, strict=False):
+                text += count_text(column)
+                check_text(text, where=source)
+                columns[name] = to_array(column, name=name, source=source, marks=marks)
+    except (pa.ArrowException, OSError, ValueError, IndexError):
         raise BadInput(
             f"{source} is not a complete Parquet file; write or copy it again", code="damaged-file"
         ) from None
-    # pandas writes an unnamed index under this name
-    names = ["index" if name == "__index_level_0__" else name for name in content.column_names]
-    check_names(names, source=source)
-    if content.num_rows == 0:
-        raise BadInput(f"{source} has no rows; give a table with at least one row", code="empty-table")
-    remaining = content.columns[::-1]
-    del content
-    return Table({name: to_array(remaining.pop(), name=name, source=source, marks=marks) for name in names}, source)
+    return Table(columns, source)
 
 
-def _is_coded(groups: list[Any], name: str) -> bool:
-    """Tell whether a text column is stored as codes of few words; others are read faster as text."""
-    chunks = [g.column(c) for g in groups for c in range(g.num_columns) if g.column(c).path_in_schema == name]
-    return bool(sum(c.total_uncompressed_size for c in chunks) < _CODE_BYTES * sum(c.num_values for c in chunks))
+def list_text(schema: Any) -> list[str]:
+    """List the columns of text and binary data, which are read as codes of their words so that a long one is stored once."""
+    return [field.name for field in schema if _is_text(field.type) or _is_binary(field.type)]
+
+
+def count_text(values: Any) -> int:
+    """Count the bytes of text in all cells of a column that is read as codes of its words; 0 for other columns.
+
+    Args:
+        values: A `pyarrow.ChunkedArray` or a `pyarrow.Array`.
+
+    Raises:
+        IndexError: A code has no word, because the file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(values.type):
+        return len(values) * values.type.byte_width if pa.types.is_fixed_size_binary(values.type) else 0
+    total = 0
+    for chunk in getattr(values, "chunks", [values]):
+        codes = chunk.indices.drop_null().to_numpy(zero_copy_only=False)
+        if len(codes) and not 0 <= codes.min() <= codes.max() < len(chunk.dictionary):
+            raise IndexError("a code of the dictionary")
+        if _is_text(chunk.dictionary.type) or _is_binary(chunk.dictionary.type):
+            lengths = pc.binary_length(chunk.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+            total += int(np.bincount(codes, minlength=len(lengths)) @ lengths)
+    return total
 
 
 def to_array(values: Any, *, name: str, source: str, marks: frozenset[str]) -> Array:
@@ -76,8 +111,9 @@ def to_array(values: Any, *, name: str, source: str, marks: frozenset[str]) -> A
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(values.type) and not _is_text(values.type.value_type):
-        values = values.cast(values.type.value_type)
+    coded = values.type.value_type if pa.types.is_dictionary(values.type) else None
+    if coded is not None and not (_is_text(coded) or _is_binary(coded)):
+        values = values.cast(coded)
     kind = values.type
     simple = pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if pa.types.is_integer(kind):
@@ -98,6 +134,12 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_binary(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def _find_distinct(values: Any, *, name: str, source: str) -> tuple[Array, Array]:
     """Return the distinct values as a column, and for each row the place of its value there, -1 for null."""
     import pyarrow as pa
@@ -110,7 +152,7 @@ def _find_distinct(values: Any, *, name: str, source: str) -> tuple[Array, Array
         encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         chunks = encoded.unify_dictionaries().chunks
     except pa.ArrowException:  # lists, structures and other types that Arrow does not compare
-        return to_column(values.to_pylist(), name=name, source=source), every
+        return _to_cells(values, name=name, source=source), every
     words = chunks[0].dictionary
     index = np.concatenate([chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks])
     used = np.bincount(index[index >= 0], minlength=len(words)) > 0
@@ -137,7 +179,22 @@ def _to_words(words: Any, *, name: str, source: str) -> Array:
         written = _write_times(words.to_numpy(), zone="+00:00" if words.type.tz else "")
         if written is not None:
             return written
-    return to_column(words.to_pylist(), name=name, source=source)
+    return _to_cells(words, name=name, source=source)
+
+
+def _to_cells(values: Any, *, name: str, source: str) -> Array:
+    """Convert value by value."""
+    import pyarrow as pa
+
+    try:
+        cells = values.to_pylist()
+    except (pa.ArrowException, OverflowError, ValueError):
+        raise BadInput(
+            f"column '{name}' of {source} has a date outside of the years 1 to 9999, or times in a zone that is not known; "
+            "correct it, or leave it out of the table",
+            code="damaged-file",
+        ) from None
+    return to_column(cells, name=name, source=source)
 
 
 def _write_times(moments: Array, *, zone: str) -> Array | None:

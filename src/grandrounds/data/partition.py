@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.names import check_site_names
 from grandrounds.core.rng import generator
 from grandrounds.data.table import format_number, missing_mask
 
@@ -116,7 +117,7 @@ def partition(
 def partition_by_column(values: np.ndarray, *, column: str = "site") -> dict[str, np.ndarray]:
     """Make one site for each value of a column (a hospital's name or number), in sorted order.
 
-    A whole number loses its ".0". Rows without a value belong to no site: BadInput.
+    A whole number loses its ".0". Rows without a value belong to no site, and names that look the same are refused: BadInput.
     """
     values = np.asarray(values)
     gaps = missing_mask(values)
@@ -127,7 +128,8 @@ def partition_by_column(values: np.ndarray, *, column: str = "site") -> dict[str
             code="missing-values",
         )
     distinct, code = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
-    names = (str(v) if values.dtype == object else format_number(float(v)) for v in distinct)
+    names = [str(v) if values.dtype == object else format_number(float(v)) for v in distinct]
+    check_site_names(names, where="the column of the site")
     return dict(zip(names, _rows_of(code, len(distinct)), strict=True))
 
 

@@ -22,6 +22,7 @@ from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import PLAIN, Format
+from grandrounds.data.limits import check_file
 from grandrounds.data.parquet_file import read_parquet
 from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
 from grandrounds.data.sql_source import read_sql
@@ -157,6 +158,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
                 f"file type of {source} is not known; save the table as one of {', '.join(TABLES)}", code="unknown-file-type"
             )
         with os.fdopen(open_file(path, links=True), "rb") as f:
+            check_file(os.fstat(f.fileno()).st_size, where=source)
             raw = f.read()
     except PermissionError:
         raise BadInput(

@@ -12,6 +12,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, load, save
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.names import check_site_names
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table, missing_mask, to_text
 
@@ -27,7 +28,9 @@ def split_table(table: Table, column: str) -> dict[str, Table]:
             code="missing-values",
         )
     rest = table.without([column])
-    return {name: rest.take(names == name) for name in dict.fromkeys(names.tolist())}
+    sites = dict.fromkeys(names.tolist())
+    check_site_names(sites, where=f"column '{column}' of {table.source}")
+    return {name: rest.take(names == name) for name in sites}
 
 
 def to_csv(table: Table) -> bytes:

@@ -11,7 +11,6 @@ import math
 import re
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,19 +18,20 @@ from decimal import Decimal
 from io import BytesIO
 from itertools import pairwise
 from typing import Any
-from xml.etree.ElementTree import Element, ParseError, iterparse
+from xml.etree.ElementTree import Element, iterparse
 from xml.parsers import expat
 
 from grandrounds.core.arrays import refuse_bomb
 from grandrounds.core.errors import BadInput
+from grandrounds.data.limits import BROKEN_ARCHIVE, EXCEL_CELL, STYLE_BYTE, XML_BYTE, check_text
 from grandrounds.data.table import format_number
 
 _PIECE = 2**16
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # files of Excel before 2007, and every encrypted one
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-_MOST_CELLS = 2**27
-_UNPACKING = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
-_FAULTS = (*_UNPACKING, KeyError, ValueError, IndexError, TypeError, AttributeError, OverflowError, ParseError)
+_FAULTS = (*BROKEN_ARCHIVE, KeyError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError, SyntaxError)
+_MOST_ELEMENTS = 2**20  # of one row, or after the last one: they are in memory at once
+_STYLES = re.compile(r"\[content_types\]\.xml|xl/(workbook|styles|theme/\w+)\.xml|docprops/\w+\.xml|.*\.rels")
 _CELL_NAME = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 
 
@@ -112,17 +112,18 @@ def check_workbook(raw: bytes, *, source: str) -> None:
         with zipfile.ZipFile(BytesIO(raw)) as archive:
             members = archive.infolist()
             names = {member.filename for member in members}
-            refuse_bomb(sum(member.file_size for member in members), where=source)
+            styles = sum(member.file_size for member in members if _STYLES.fullmatch(member.filename.lower()))
+            refuse_bomb(XML_BYTE * sum(member.file_size for member in members), where=source)
+            refuse_bomb(STYLE_BYTE * styles, where=f"the styles and relations of {source}")
             if "[Content_Types].xml" not in names or "xl/workbook.bin" in names:
                 kind = "a binary workbook (.xlsb)" if "xl/workbook.bin" in names else "a zip file, but no Excel workbook"
                 raise BadInput(f"{source} is {kind}; save it as Excel Workbook (.xlsx)", code="unknown-file-type")
             for member in members:
                 if member.flag_bits & 1:
                     raise BadInput(f"{source} is a zip file with a password; save it without one", code="encrypted-file")
-                if member.filename.lower().endswith((".xml", ".rels", ".vml")):
-                    with archive.open(member) as part:
-                        _refuse_declarations(part, source=source, name=member.filename)
-    except (*_UNPACKING, expat.ExpatError, UnicodeError, LookupError, ValueError):
+                with archive.open(member) as part:
+                    _refuse_declarations(part, source=source, name=member.filename)
+    except (*BROKEN_ARCHIVE, expat.ExpatError, UnicodeError, LookupError, ValueError):
         raise BadInput(f"{source} is not a complete Excel workbook; save or copy it again", code="damaged-file") from None
 
 
@@ -131,10 +132,15 @@ class _Started(Exception):
 
 
 def _refuse_declarations(part: Any, *, source: str, name: str) -> None:
-    """Refuse an XML part that declares a document type. Only its beginning is read, up to the first element."""
+    """Refuse a part that declares a document type, whatever its name. It is read up to the first element, or while it is XML.
+
+    An image of the kind SVG may name its document type, and still declares no entities.
+    """
     parser = expat.ParserCreate()
 
-    def refuse(*_: object) -> None:
+    def refuse(_name: str, _system: str | None, _public: str | None, has_declarations: int) -> None:
+        if not has_declarations and name.lower().endswith(".svg"):
+            return
         raise BadInput(
             f"{source} is refused: its part '{name[:60]}' declares XML entities, which Excel never writes; save it again",
             code="unsafe-file",
@@ -150,6 +156,9 @@ def _refuse_declarations(part: Any, *, source: str, name: str) -> None:
             parser.Parse(piece, False)
     except _Started:
         return
+    except expat.ExpatError:
+        if name.lower().endswith((".xml", ".rels", ".vml")):
+            raise
 
 
 @contextmanager
@@ -214,9 +223,10 @@ def _parse_rows(
     columns: list[range] | None = None,
 ) -> Iterator[tuple[int, dict[int, Cell]]]:
     """Parse the rows of a sheet that have a value, and collect hidden rows and columns, and merged ranges."""
-    reader = _CellReader(book, book[name])
-    number = count = 0
+    number = count = text = elements = 0
+    place = f"sheet '{name}' of {source}"
     try:
+        reader = _CellReader(book, book[name])
         with book._archive.open(book[name]._worksheet_path) as stream:
             parent: Element | None = None
             for event, element in iterparse(stream, events=("start", "end")):
@@ -224,17 +234,19 @@ def _parse_rows(
                 if event == "start":
                     parent = element if tag == "sheetData" else parent
                     continue
+                elements += 1
+                if elements > _MOST_ELEMENTS:
+                    raise ValueError(f"{elements} elements")
                 if tag == "row":
+                    elements = 0
                     number = int(float(element.get("r") or number + 1))
                     if hidden is not None and element.get("hidden") in ("1", "true"):
                         hidden.add(number)
                     cells = reader.read_row(element)
                     count += len(cells)
-                    if count > _MOST_CELLS:
-                        raise BadInput(
-                            f"sheet '{name}' of {source} has more than {_MOST_CELLS:,} cells; save it as .parquet or .csv",
-                            code="unpacks-too-large",
-                        )
+                    text += sum(len(c.value) for c in cells.values() if isinstance(c.value, str))
+                    refuse_bomb(EXCEL_CELL * count, where=place)
+                    check_text(text, where=place)
                     if parent is not None:
                         parent.clear()
                     if cells:
@@ -245,7 +257,7 @@ def _parse_rows(
                     merged.append(_parse_range(element.get("ref") or ""))
     except _FAULTS:
         raise BadInput(
-            f"sheet '{name}' of {source} is damaged after row {number}; open it in Excel and save it again",
+            f"{place} is damaged after row {number}; open it in Excel and save it again",
             code="damaged-file",
         ) from None
 

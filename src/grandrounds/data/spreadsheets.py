@@ -26,6 +26,7 @@ from grandrounds.data.formats import (
     read_dates,
     read_formats,
 )
+from grandrounds.data.limits import check_text
 from grandrounds.data.sheet_layout import (
     Header,
     choose_sheet,
@@ -86,6 +87,7 @@ def read_excel(
     note_hidden(head, grid, notes)
     note_totals(head, grid, notes)
     columns = [_Column(name, [row.get(c) for _, row in grid.rows]) for c, name in head.names.items()]
+    check_text(sum(len(c.value) for column in columns for c in column.present() if isinstance(c.value, str)), where=where)
     values, reading = _read_columns(columns, head, grid, marks=marks, form=form, kinds=kinds or {}, keep=keep, where=where)
     numbers = np.array([number for number, _ in grid.rows])
     return Table(values, source, reading=replace(reading, notes=(*notes, *reading.notes), header=head.row, rows=numbers))

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.core.arrays import Array, refuse_bomb
+from grandrounds.core.arrays import Array, largest_unpacked, refuse_bomb
 from grandrounds.core.errors import BadInput
 from grandrounds.data.formats import AUTO, Format, Reading, list_columns
+from grandrounds.data.limits import OBJECT_CELL, check_table
 from grandrounds.data.table import Table, check_names, format_number, is_number, to_column
 
 SAS = (".sas7bdat", ".xpt")
@@ -116,10 +117,13 @@ def _parse(raw: bytes, *, source: str, encoding: str) -> tuple[Mapping[str, Sequ
         _try_in_process(raw, options.get("encoding"), source=source)
     try:
         _, facts = read(io.BytesIO(raw), metadataonly=True, **options)
-        refuse_bomb(8 * (facts.number_rows or 0) * (facts.number_columns or 0), where=source)
+        columns, width = facts.number_columns or 0, sum((facts.variable_storage_width or {}).values())
+        _check_rows(facts.number_rows or 0, columns, width, source=source)
+        options["row_limit"] = largest_unpacked() // max(width, OBJECT_CELL * columns, 1) + 1  # some files state no rows
         if ending in _WITH_USER_MISSING:
             options["user_missing"] = True
         values, facts = read(io.BytesIO(raw), **options)
+        _check_rows(len(next(iter(values.values()), ())), columns, width, source=source)
     except UnicodeError:
         raise BadInput(
             f"{source} has text in another encoding than it states; say which with --text-encoding (cp1252, latin-1, utf-8)",
@@ -141,6 +145,12 @@ def _parse(raw: bytes, *, source: str, encoding: str) -> tuple[Mapping[str, Sequ
             code="damaged-file",
         ) from None
     return values, facts
+
+
+def _check_rows(rows: int, columns: int, width: int, *, source: str) -> None:
+    """Refuse a table that needs too much memory; a row has `width` bytes in the file."""
+    check_table(rows, columns, where=source, cell=OBJECT_CELL)
+    refuse_bomb(rows * width, where=source)
 
 
 def _check_end(raw: bytes, ending: str, *, source: str) -> None:

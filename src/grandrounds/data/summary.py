@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
 from grandrounds.data.checks import merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.subgroups import WordCounts, add_words
@@ -244,8 +245,18 @@ class Moments:
         present &= ((data.numeric >= low) & (data.numeric <= high)).sum(axis=0) >= smallest
         count = present.sum(axis=0)
         x = np.where(present, np.clip(data.numeric, low, high), 0.0)
-        mean = x.sum(axis=0) / np.maximum(count, 1)
-        return cls(count, mean, (np.where(present, x - mean, 0.0) ** 2).sum(axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = x.sum(axis=0) / np.maximum(count, 1)
+            m2 = (np.where(present, x - mean, 0.0) ** 2).sum(axis=0)
+        if not np.isfinite(m2).all():
+            place = int(np.argmin(np.isfinite(m2)))
+            worst = x[np.abs(x[:, place]).argmax(), place]
+            raise BadInput(
+                f"column '{data.numeric_names[place]}' of {data.name} has values such as {worst:g}, which are too large for sums "
+                "of squares; correct them, or leave the column out (use --drop)",
+                code="out-of-range",
+            )
+        return cls(count, mean, m2)
 
     @classmethod
     def merge(cls, parts: Sequence[Moments]) -> Moments:

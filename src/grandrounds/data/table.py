@@ -15,6 +15,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.limits import check_columns
 
 if TYPE_CHECKING:
     from grandrounds.data.formats import Reading
@@ -146,7 +147,8 @@ class Table:
 
 
 def check_names(names: Sequence[str], *, source: str) -> None:
-    """Refuse a table without columns, or with a repeated name."""
+    """Refuse a table without columns, with too many, or with a repeated name."""
+    check_columns(len(names), where=source)
     if not names:
         raise BadInput(
             f"{source} has no columns; give a table with a header and at least one column", code="no-columns"

@@ -25,11 +25,13 @@ from grandrounds.data.formats import (
     parse_cell,
     read_formats,
 )
+from grandrounds.data.limits import check_columns, check_table
 from grandrounds.data.table import Table, check_names, is_number, parse_numbers, without_marks
 
 FAST_SIZE = 2**18  # shorter texts are read before Arrow is imported
 _SAMPLE_ROWS = 50
 _SAMPLE_CHARS = 200_000
+_PIECE = 2**20  # characters
 _MAGIC = {
     b"\x1f\x8b": "it is gzip: name it .csv.gz",
     b"PAR1": "it is Parquet: name it .parquet",
@@ -197,6 +199,12 @@ def _read_quickly(
         raw, start = text.to_bytes(), len(head[:start].encode("utf-8"))
     except UnicodeEncodeError:
         return None
+    try:
+        check_table(raw.count(b"\n", start), len(header), where=source)
+    except BadInput:
+        if raw.find(b'"', start) < 0:
+            raise
+        return None  # line ends in quotes begin no row
     free = [detect and formatted(name) for name in header]
     columns = split_columns(raw, start, delimiter=delimiter, marks=marks, formatted=free, with_cells=detect)
     if columns is None:
@@ -223,6 +231,7 @@ def _read_strictly(
         header = list(names)
         check_names(header, source=source)
     columns = [_Cells(marks) for _ in header]
+    count = 0
     while batch := list(itertools.islice(rows, BATCH_ROWS)):
         for line, row in batch:
             if len(row) != len(header):
@@ -231,6 +240,8 @@ def _read_strictly(
                     "fix that line, or quote cells that hold the separator",
                     code="ragged-row",
                 )
+        count += len(batch)
+        check_table(count, len(header), where=source)
         for column, cells in zip(columns, zip(*(row for _, row in batch), strict=True), strict=True):
             column.add(cells)
     if not columns[0]:
@@ -265,9 +276,16 @@ def _parse_separator(word: str, *, source: str) -> str:
 
 
 def _open_reader(text: str, *, delimiter: str, strict: bool) -> Any:
-    return csv.reader(
-        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != " ", strict=strict
-    )
+    return csv.reader(_split_lines(text), delimiter=delimiter, skipinitialspace=delimiter != " ", strict=strict)
+
+
+def _split_lines(text: str) -> Iterator[str]:
+    """Split text into lines with their ends, a piece at a time: a StringIO needs four bytes for each character."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _PIECE) + 1 or len(text)
+        yield from io.StringIO(text[start:end], newline="")
+        start = end
 
 
 def _detect_delimiter(text: str, *, default: str) -> str:
@@ -306,6 +324,7 @@ def _read_rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int,
 
 def _read_header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
     """Read column names; one may be empty (a data frame's index), two may not."""
+    check_columns(len(cells), where=source)
     names = [cell.strip() for cell in cells]
     numeric = [is_number(name) or parse_cell(name) is not None for name in names]
     if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.names import list_case_variants
 from grandrounds.core.outcome import AUTO, CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Scores
@@ -93,12 +94,21 @@ def own_table_warnings(data: Holdings, names: Sequence[str], rows: Sequence[Rows
     if not isinstance(data, Dataset) or plan.data.name is not None:
         return []
     counted = row_warnings(data, rows, plan=plan) if plan.privacy.epsilon is None else []
-    return [*column_warnings(data, plan=plan), *one_site_warnings(names), *counted]
+    return [*column_warnings(data, plan=plan), *one_site_warnings(names), *alike_sites_warnings(names), *counted]
 
 
 def one_site_warnings(names: Sequence[str]) -> list[str]:
     """Warn where there is nobody to federate with."""
     return ["one site: nothing is federated, all rounds train on the same rows"] if len(names) == 1 else []
+
+
+def alike_sites_warnings(names: Sequence[str]) -> list[str]:
+    """Warn of sites whose names differ in upper and lower case alone."""
+    groups = list_case_variants(names)
+    if not groups:
+        return []
+    listed = "; ".join(" and ".join(f"'{name}'" for name in group[:5]) for group in groups[:3])
+    return [f"sites that differ in upper and lower case alone ({listed}): write each site one way if they are one"]
 
 
 def few_events_warnings(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:

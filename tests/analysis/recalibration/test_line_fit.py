@@ -131,6 +131,16 @@ def test_separated_scores_have_no_slope_and_still_an_intercept():
         fit_line_freely(z, np.ones((60, 1)), alone(60), slope=False)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-8])
+def test_equal_risks_have_no_slope_and_still_an_intercept(noise):
+    z, y = np.full((60, 1), -1.3), (np.arange(60) % 3 == 0).astype(int)
+    z += noise * np.random.default_rng(0).normal(size=z.shape)
+    with refused("equal-risks"):
+        choose_update(z, y[:, None].astype(float), alone(60), intercept_only=False)
+    assert choose_update(z, y[:, None].astype(float), alone(60), intercept_only=True).tests
+    assert measure_calibration(z, y, alone(60), seed=0, site="a").slope is None
+
+
 def test_figures_are_those_of_rounds_evaluate():
     z, y = drawn(300, slope=0.7, intercept=0.3)
     figures = measure_calibration(z, y, alone(300), seed=0, site="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -18,6 +19,8 @@ from grandrounds.data.cohort.fhir import FhirSource
 from grandrounds.data.cohort.fhir_codes import find_vocabulary
 from grandrounds.data.cohort.fhir_elements import parse_end, parse_record_time, read_reference
 from grandrounds.data.cohort.records import Records
+from grandrounds.data.limits import LONGEST_LINE
+from tests.support import refused
 
 LOINC, SNOMED = "http://loinc.org", "http://snomed.info/sct"
 PATIENT = {"resourceType": "Patient", "id": "p1", "gender": "female", "birthDate": "1950-03-02"}
@@ -495,8 +498,108 @@ def test_a_damaged_gzip_file_is_refused(tmp_path):
     lines = "".join(json.dumps(observation(rng.bytes(8).hex())) + "\n" for _ in range(2000))
     packed = gzip.compress(lines.encode())
     (tmp_path / "Observation.ndjson.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(BadInput, match=r"Observation\.ndjson\.gz cannot be read after line \d+ .*damaged or cut short"):
+    with pytest.raises(BadInput, match=r"Observation\.ndjson\.gz cannot be read after line \d+ .*damaged, cut short"):
         FhirSource(tmp_path).records("measurement", codes("LOINC:2345-7"))
+
+
+def read_all(folder: Path) -> list[str]:
+    """Read everything, and return all words as they would be written to a file."""
+    source = FhirSource(folder)
+    persons, visits, rows = source.persons(), source.visits(), source.records("measurement", codes("LOINC:2345-7"))
+    words = [*persons.id, *visits.id, *rows.unit, *(c.name for c in source.count_concepts())]
+    return " ".join(str(word) for word in words).encode().decode().split()
+
+
+def test_lines_and_files_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
+    write(tmp_path, PATIENT)
+    path = tmp_path / "Observation.ndjson.gz"
+    many = (json.dumps(observation()) + "\n").encode() * 300
+    path.write_bytes(gzip.compress(many))
+    assert read_all(tmp_path)
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "20K")
+    with refused("unpacks-too-large"):
+        read_all(tmp_path)
+    path.unlink()
+    with zipfile.ZipFile(tmp_path / "export.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("Patient.ndjson", json.dumps(PATIENT))
+        archive.writestr("Observation.ndjson", many)
+    with refused("unpacks-too-large"):
+        read_all(tmp_path / "export.zip")
+    monkeypatch.delenv("GRANDROUNDS_LARGEST")
+    path.write_bytes(gzip.compress(many + b"x" * (LONGEST_LINE + 1)))
+    with refused("line-too-long", match="line 301"):
+        read_all(tmp_path)
+
+
+def nested(depth: int = 900) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        PATIENT | {"birthDate": "9999-12"},
+        PATIENT | {"birthDate": "9999"},
+        PATIENT | {"id": "p\ud800"},
+        PATIENT | {"gender": nested()},
+        encounter(period={"start": "9999-12", "end": "9999-12"}),
+        encounter(type=nested()),
+        encounter(subject={"reference": "Patient/p1", "type": nested()}),
+        observation(code=nested()),
+        observation(code={"coding": [{"system": nested(), "code": "x"}]}),
+        observation(valueQuantity={"value": 5, "unit": "mg\udc00"}),
+        observation(code={"coding": [{"system": LOINC, "code": "2345-7", "display": "Glucose \ud83d"}]}),
+    ],
+)
+def test_odd_records_are_read_and_their_words_can_be_written(tmp_path, line):
+    write(tmp_path, *([PATIENT] if line["resourceType"] != "Patient" else []), line)
+    assert read_all(tmp_path)
+
+
+def test_odd_records_that_cannot_be_read_are_one_sentence(tmp_path):
+    write(tmp_path, PATIENT, observation(valueQuantity={"value": nested()}))
+    with refused("invalid-element", match="line 1"):
+        read_all(tmp_path)
+    (tmp_path / "Observation.ndjson").write_text(json.dumps(observation()) + "\n" + json.dumps({"resourceType": nested()}))
+    with refused("mixed-resources", match="line 2"):
+        read_all(tmp_path)
+
+
+def test_bytes_of_half_a_pair_are_replaced(tmp_path):
+    write(tmp_path, PATIENT)
+    raw = json.dumps(observation(valueQuantity={"value": 5, "unit": "mg~"})).encode()
+    (tmp_path / "Observation.ndjson").write_bytes(raw.replace(b"~", b"\xed\xa0\x80"))
+    assert "mg?" in " ".join(read_all(tmp_path))
+
+
+def damage(packed: bytes, name: str) -> bytes:
+    """Change a zip: encrypt its members, name an unknown method, or damage their data."""
+    out = bytearray(packed)
+    for mark, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        place = out.find(mark)
+        while place >= 0:
+            if name == "encrypted":
+                out[place + flags] |= 1
+            elif name == "unknown":
+                out[place + flags + 2] = 77
+            place = out.find(mark, place + 4)
+    if name == "lzma":
+        start = out.find(b"Patient.ndjson") + len(b"Patient.ndjson") + 9
+        out[start : start + 20] = b"\xff" * 20
+    return bytes(out)
+
+
+@pytest.mark.parametrize("name", ["encrypted", "unknown", "lzma"])
+def test_zips_that_cannot_be_unpacked_are_refused(tmp_path, name):
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("Patient.ndjson", (json.dumps(PATIENT) + "\n") * 50)
+    (tmp_path / "export.zip").write_bytes(damage(held.getvalue(), name))
+    with refused("truncated-file"):
+        read_all(tmp_path / "export.zip")
 
 
 def load(path: Path) -> list[dict]:

@@ -9,6 +9,9 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 import pytest
 
 from grandrounds.core.errors import BadInput
@@ -19,6 +22,7 @@ from grandrounds.data.cohort.extract import extract_table
 from grandrounds.data.cohort.sources import open_source
 from grandrounds.data.cohort.vocabulary import open_vocabulary
 from tests.data.cohort import omop_example as example
+from tests.support import refused
 
 POSTGRES = next(
     (
@@ -264,6 +268,10 @@ def change(lines, row, old, new):
         ),
         ({"VISIT_OCCURRENCE": change(example.VISIT, 4, "2020-05-05,", "2020-13-05,")}, ("visit_start_date", "row 5")),
         ({"PERSON": change(example.PERSON, 2, "2,8532", "x,8532")}, ("person_id", "row 3", "PERSON.csv", "'x'")),
+        ({"PERSON": change(example.PERSON, 2, "2,8532", "0x10,8532")}, ("person_id", "row 3", "'0x10'")),
+        ({"PERSON": change(example.PERSON, 2, "2,8532", "1_0,8532")}, ("person_id", "row 3", "'1_0'")),
+        ({"PERSON": change(example.PERSON, 2, "2,8532", "1e3,8532")}, ("person_id", "row 3", "'1e3'")),
+        ({"PERSON": ["\r".join(example.PERSON)]}, ("PERSON.csv", "carriage return")),
         ({"PERSON": change(example.PERSON, 2, "2,8532", "1,8532")}, ("person_id 1", "several rows")),
         ({"PERSON": change(example.PERSON, 0, "year_of_birth", "yob")}, ("person", "no column year_of_birth", "yob")),
         ({"PERSON": change(example.PERSON, 2, "2,8532", f"{2**63},8532")}, ("person_id", "row 3", str(2**63))),
@@ -282,6 +290,65 @@ def test_a_fault_is_one_sentence_with_its_place(changed, words, tmp_path):
         extract_table(COHORT, open_source(example.write_folder(tmp_path / "omop", **changed)))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_days_and_months_of_birth_that_no_calendar_has_are_noted(tmp_path):
+    header, *rows = example.PERSON
+    place = header.split(",").index("month_of_birth")
+    for month, day, count in (("99", "1", 1), ("1", "0", 1), ("", "", 0)):
+        cells = rows[1].split(",")
+        cells[place : place + 2] = month, day
+        cells = ["" if name == "birth_datetime" else c for name, c in zip(header.split(","), cells, strict=True)]
+        source = open_source(example.write_folder(tmp_path / "omop", PERSON=[header, rows[0], ",".join(cells), *rows[2:]]))
+        source.persons()
+        assert sum("that no calendar has (person_id 2)" in note for note in source.notes) == count
+
+
+def write_parquet(folder: Path, table: str, **columns: pa.Array) -> Path:
+    """Write a table as Parquet in place of its CSV, with columns exchanged."""
+    path = example.write_folder(folder) / f"{table}.csv"
+    content = pc.read_csv(path)
+    for name, cells in columns.items():
+        content = content.set_column(content.column_names.index(name), name, cells.take([0] * len(content)))
+    path.unlink()
+    pq.write_table(content, path.with_suffix(".parquet"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "column, cells, code",
+    [
+        ("unit_source_value", pa.array([["mg"]]), "invalid-word-cell"),
+        ("unit_source_value", pa.array([{"a": "mg"}]), "invalid-word-cell"),
+        ("unit_source_value", pa.array([[("a", "mg")]], pa.map_(pa.string(), pa.string())), "invalid-word-cell"),
+        ("person_id", pa.array([[1]]), "invalid-id-cell"),
+        ("measurement_datetime", pa.array([10**9]).cast(pa.timestamp("us", "Mars/Base")), "invalid-date-cell"),
+        ("unit_source_value", pa.array([10**18]).cast(pa.timestamp("us")), "invalid-word-cell"),
+    ],
+)
+def test_parquet_columns_of_other_types_are_one_sentence(column, cells, code, tmp_path):
+    with refused(code, match=column):
+        extract_table(COHORT, open_source(write_parquet(tmp_path / "omop", "MEASUREMENT", **{column: cells})))
+
+
+def test_text_of_parquet_counts_in_every_cell(tmp_path, monkeypatch):
+    folder = write_parquet(tmp_path / "omop", "MEASUREMENT", unit_source_value=pa.array(["x" * 50_000]))
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "1M")
+    with refused("unpacks-too-large"):
+        extract_table(COHORT, open_source(folder))
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
+    folder = example.write_folder(tmp_path / "omop")
+    (folder / "PERSON.csv").rename(folder / "parts.csv")
+    (folder / "PERSON.csv").symlink_to("parts.csv")
+    assert open_source(folder).persons()
+    (tmp_path / "secret").write_text("a secret line\n")
+    (folder / "PERSON.csv").unlink()
+    (folder / "PERSON.csv").symlink_to(tmp_path / "secret")
+    with refused("link-not-followed") as caught:
+        open_source(folder)
+    assert "a secret" not in str(caught.value)
 
 
 def test_a_folder_of_something_else_is_listed(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
-from pydicom.uid import MPEG2MPML, RLELossless
+from pydicom.uid import MPEG2MPML, DeflatedExplicitVRLittleEndian, RLELossless
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.scans.dicom import open_series
@@ -25,6 +25,7 @@ from grandrounds.data.scans.series import (
 )
 from grandrounds.data.scans.volume import render
 from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct
+from tests.support import refused
 
 
 def shipped(name):
@@ -175,8 +176,26 @@ def test_a_file_that_is_cut_off_is_refused_in_one_sentence(tmp_path, cut):
 def test_a_header_that_states_too_much_is_refused_before_decoding(tmp_path):
     ds = dicom(np.zeros((4, 4), np.uint8))
     ds.Rows, ds.Columns, ds.NumberOfFrames = 60000, 60000, 10
-    with pytest.raises(BadInput, match="too large"):
+    with refused("unpacks-too-large"):
         open_file(save(ds, tmp_path / "a")).read([0])
+
+
+@pytest.mark.parametrize("frames", [10**9, 300_000])
+def test_more_frames_than_bytes_are_refused_before_they_are_listed(tmp_path, frames):
+    ds = dicom(np.zeros((1, 1), np.uint8))
+    ds.NumberOfFrames = frames
+    with refused("damaged-image"):
+        read_header(save(ds, tmp_path / "a"))
+
+
+def test_a_deflated_file_is_refused_where_it_may_unpack_to_too_much(tmp_path, monkeypatch):
+    ds = dicom(np.zeros((64, 64), np.uint8))
+    ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    path = save(ds, tmp_path / "a")
+    assert open_file(path).read().shape == (1, 64, 64)
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "100K")
+    with refused("unpacks-too-large"):
+        read_header(path)
 
 
 def test_series_are_chosen_by_tags(tmp_path):

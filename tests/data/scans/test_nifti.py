@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import nibabel
@@ -15,6 +16,7 @@ from grandrounds.data.scans.nifti import open_nifti
 from grandrounds.data.scans.options import ScanOptions
 from grandrounds.data.scans.volume import PLANE_AXES, render, reorient
 from tests.data.scans.make import save_nifti
+from tests.support import refused
 
 RAS = np.random.default_rng(0).normal(size=(5, 6, 7)).astype(np.float32)
 """Values by (x to the right, y to the front, z upwards)."""
@@ -103,6 +105,33 @@ def test_faults_are_one_sentence(tmp_path):
     (tmp_path / "c.nii").write_text("no scan")
     with pytest.raises(BadInput, match="damaged or cut off"):
         open_nifti(tmp_path / "c.nii")
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(
+    "change",
+    [{"dim": [3, 2000, 2000, 2000, 1, 1, 1, 1]}, {"vox_offset": 1e15}, {"dim": [4, 3, 3, 3, 30000, 1, 1, 1], "bitpix": 30000}],
+)
+def test_a_header_that_states_too_much_is_refused_before_anything_is_unpacked(tmp_path, ending, change):
+    header = nibabel.Nifti1Image(np.zeros((3, 3, 3), np.int16), np.eye(4)).header
+    for key, value in change.items():
+        header[key] = value
+    with (gzip.open if ending.endswith(".gz") else open)(tmp_path / f"a{ending}", "wb") as f:
+        f.write(header.binaryblock + bytes(100))
+    with refused("unpacks-too-large"):
+        open_nifti(tmp_path / f"a{ending}")
+
+
+def test_values_with_a_slope_count_as_float64(tmp_path, monkeypatch):
+    plain = save_nifti(tmp_path / "a.nii.gz", np.ones((10, 10, 10), np.int16))
+    scaled = save_nifti(tmp_path / "b.nii.gz", np.ones((10, 10, 10), np.int16))
+    with_slope = bytearray(gzip.decompress(scaled.read_bytes()))
+    with_slope[112:120] = np.array([0.5, 1.0], "<f4").tobytes()
+    scaled.write_bytes(gzip.compress(bytes(with_slope)))
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "7000")
+    assert open_nifti(plain).read().shape == (10, 10, 10)
+    with refused("unpacks-too-large"):
+        open_nifti(scaled)
 
 
 def test_a_mask_is_turned_to_its_scan_and_refused_on_another_grid(tmp_path):

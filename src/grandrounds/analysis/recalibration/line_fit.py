@@ -25,6 +25,7 @@ LEVEL = 0.05
 """Level of each test of the closed procedure."""
 
 _CLOSE = 1e-8
+_LEAST_SPREAD = 1e-6  # of log-odds: less is rounding
 _LARGEST = 30.0  # median log-odds beyond which classes are separated: a probability of 1e-13
 
 
@@ -118,9 +119,15 @@ def fit_line_freely(scores: Array, target: Array, units: Array, *, slope: bool) 
         The fit.
 
     Raises:
-        BadInput: No finite line fits best: a class is missing, or the scores separate the classes.
+        BadInput: No finite line fits best: a class is missing, the scores separate the classes, or are all equal.
     """
     z, t = np.asarray(scores, np.float64), np.asarray(target, np.float64)
+    if slope and np.ptp(z, axis=0).max() <= _LEAST_SPREAD * max(1.0, float(np.abs(z).max())):
+        raise BadInput(
+            f"the model gives all {len(z)} rows the same risk, so that no slope can be fitted: give patients with different "
+            "features, or fit the intercept alone (--intercept-only)",
+            code="equal-risks",
+        )
     _refuse_separated(z, t, slope=slope)
     design = _design(z, slope=slope)
     free = np.zeros(design.shape[2])

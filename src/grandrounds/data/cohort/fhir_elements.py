@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from calendar import monthrange
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
@@ -70,10 +71,8 @@ def parse_end(text: object) -> int:
 def last_day(seconds: int, precision: Precision) -> int:
     """Return the start of the last day of a month or year that begins at `seconds`."""
     first = datetime.date.fromordinal(seconds // DAY + _EPOCH)
-    if precision == "year":
-        return _read_day(str(first.year), "12", "31")
-    following = first.replace(day=28) + datetime.timedelta(days=4)
-    return (following - datetime.timedelta(days=following.day) - datetime.date(1970, 1, 1)).days * DAY
+    month = 12 if precision == "year" else first.month
+    return (first.replace(month=month, day=monthrange(first.year, month)[1]).toordinal() - _EPOCH) * DAY
 
 
 def read_reference(element: object) -> str | None:
@@ -93,19 +92,19 @@ def read_reference_type(element: object) -> str:
     reference = element.get("reference")
     if isinstance(reference, str) and "/" in reference and not reference.startswith("urn:"):
         return reference.partition("/_history/")[0].rpartition("/")[0].rpartition("/")[2]
-    return str(element.get("type") or "")
+    kind = element.get("type")
+    return kind if isinstance(kind, str) else ""
 
 
 def read_codings(concept: object) -> tuple[Coding, ...]:
     """Read the codings of a CodeableConcept, or of a list of them."""
-    if isinstance(concept, list):
-        return tuple(coding for part in concept for coding in read_codings(part))
-    codings = concept.get("coding") if isinstance(concept, dict) else None
-    if not isinstance(codings, list):
-        return ()
+    parts = concept if isinstance(concept, list) else [concept]
+    codings = (part.get("coding") for part in parts if isinstance(part, dict))
     return tuple(
-        (str(c.get("system") or ""), c["code"])
-        for c in codings
+        (system if isinstance(system := c.get("system"), str) else "", c["code"])
+        for several in codings
+        if isinstance(several, list)
+        for c in several
         if isinstance(c, dict) and isinstance(c.get("code"), str)
     )
 

@@ -6,12 +6,9 @@ does not read are left alone.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,13 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from grandrounds.core.arrays import refuse_bomb
 from grandrounds.core.errors import BadInput
+from grandrounds.data.limits import BROKEN_ARCHIVE, open_gzip, read_bounded_lines
 
 Resource = Mapping[str, Any]
 Opener = Callable[[], AbstractContextManager[Iterator[bytes]]]
 
 _ENDINGS = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
-_BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # also of whole pairs
 _SHOWN = 40  # characters of a wrong value in a message
 
 
@@ -47,9 +46,16 @@ class Line(NamedTuple):
 
     def fault(self, element: str, value: object, fix: str) -> str:
         """Say in one sentence that an element is wrong."""
-        shown = value if isinstance(value, str) else json.dumps(value, default=str)
-        cut = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
-        return f"{self.file} line {self.number}: {element} is '{cut}'; {fix}"
+        return f"{self.file} line {self.number}: {element} is '{_show(value)}'; {fix}"
+
+
+def _show(value: object) -> str:
+    """Write a value of JSON in at most `_SHOWN` characters."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def is_export(where: Path) -> bool:
@@ -108,14 +114,14 @@ def read_lines(file: ResourceFile, contains: re.Pattern[bytes] | None = None) ->
                     continue
                 if resource.get("resourceType") != file.type:
                     raise BadInput(
-                        f"{file.name} line {number}: resourceType is '{resource.get('resourceType')}' in a file of "
-                        f"{file.type} resources; write each type of resource to a file of its own",
+                        f"{file.name} line {number}: resourceType is '{_show(resource.get('resourceType'))}' in a file "
+                        f"of {file.type} resources; write each type of resource to a file of its own",
                         code="mixed-resources",
                     )
                 yield Line(file.name, number, resource)
-    except _BROKEN as e:
+    except BROKEN_ARCHIVE as e:
         raise BadInput(
-            f"{file.name} cannot be read after line {number} ({e}): the file is damaged or cut short; export it again",
+            f"{file.name} cannot be read after line {number} ({e}): the file is damaged, cut short or encrypted; export it again",
             code="truncated-file",
         ) from None
 
@@ -155,17 +161,17 @@ def _zip_opener(path: Path, name: str) -> Opener:
 
 @contextmanager
 def _open_lines(path: Path, member: str | None) -> Iterator[Iterator[bytes]]:
-    """Open a file, or a member of a zip, as lines."""
+    """Open a file, or a member of a zip, as lines; one that unpacks to too much is refused."""
+    name = member or path.name
     with ExitStack() as stack:
         stream: IO[bytes]
         if member is None:
             stream = stack.enter_context(path.open("rb"))
         else:
-            stream = stack.enter_context(stack.enter_context(zipfile.ZipFile(path)).open(member))
-        if (member or path.name).lower().endswith(".gz"):
-            yield iter(io.BufferedReader(gzip.GzipFile(fileobj=stream)))
-        else:
-            yield iter(stream)
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            refuse_bomb(archive.getinfo(member).file_size, where=name)
+            stream = stack.enter_context(archive.open(member))
+        yield read_bounded_lines(open_gzip(stream, where=name) if name.lower().endswith(".gz") else stream, where=name)
 
 
 def _read_type(name: str, opener: Opener) -> str | None:
@@ -189,9 +195,9 @@ def _read_type(name: str, opener: Opener) -> str | None:
                         code="not-a-resource",
                     )
                 return kind
-    except _BROKEN as e:
+    except BROKEN_ARCHIVE as e:
         raise BadInput(
-            f"{name} cannot be read ({e}): the file is damaged or cut short; export it again", code="truncated-file"
+            f"{name} cannot be read ({e}): the file is damaged, cut short or encrypted; export it again", code="truncated-file"
         ) from None
     return None
 
@@ -200,6 +206,8 @@ def _parse(name: str, number: int, text: bytes) -> Resource | None:
     """Parse one line; None where it is blank."""
     try:
         resource = json.loads(text)
+        if (b"\\u" in text or b"\xed" in text) and _HALF_PAIR.search(text):  # a half cannot be written: "?" replaces it
+            resource = json.loads(json.dumps(resource, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         _explain_broken_line(name, number, text)
         return None

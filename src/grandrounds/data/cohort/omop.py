@@ -174,6 +174,15 @@ class OmopSource:
             )
         birth = rows["birth_datetime"].astype("datetime64[D]")
         dated = middle_of(*(np.where(rows[c] == NO_ID, 0, rows[c]) for c in list(kinds)[3:6]))
+        months, days = rows["month_of_birth"], rows["day_of_birth"]
+        odd = ((months != NO_ID) & ((months < 1) | (months > 12))) | ((days != NO_ID) & ((days < 1) | (days > 31)))
+        odd &= np.isnat(birth)
+        if odd.any():
+            first = int(np.argmax(odd))
+            self._note(
+                f"{int(odd.sum())} patients have a month or day of birth that no calendar has (person_id {ids[first]}), "
+                "read as not known"
+            )
         return Persons(_to_names(ids), np.where(np.isnat(birth), dated, birth), _find_sex(rows))
 
     def visits(self) -> Visits:

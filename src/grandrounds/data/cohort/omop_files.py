@@ -7,11 +7,9 @@ columns that are asked for are read, a batch of rows at a time, so that memory d
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +22,8 @@ import numpy as np
 from grandrounds.core.arrays import refuse_bomb
 from grandrounds.core.errors import BadInput
 from grandrounds.data.cohort.omop_tables import TABLES, Batch, Kind, Match, TableCounts
+from grandrounds.data.limits import BROKEN_ARCHIVE, check_text, open_gzip
+from grandrounds.data.parquet_file import count_text, list_text
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _PART = re.compile(r"(?:part)?[-_.]*\d+(?:[-_.].*)?")
@@ -31,7 +31,6 @@ _BLOCK = 2**23  # bytes of a text file that are parsed at a time
 _PAIRS = 2**20  # pairs of concept and patient that are collected before repeated ones are dropped
 _ROWS = 2**17  # rows of a Parquet file that are read at a time
 _MISSING = ["", "NULL", "null", "NA", "N/A", "NaN", "nan", "\\N", "None", "<NA>"]
-_BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError)  # RuntimeError: an encrypted zip
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class FileTables:
                 count = len(next(iter(cells.values())))
                 yield Batch(file.name, self.name, cells, np.arange(first, first + count))
                 first += count
-        except (pa.ArrowException, *_BROKEN) as error:
+        except (pa.ArrowException, IndexError, *BROKEN_ARCHIVE) as error:
             raise self._damaged(file, fault, error) from None
 
     def _damaged(self, file: _File, fault: _Fault, error: Exception) -> BadInput:
@@ -167,11 +166,13 @@ class FileTables:
                 refuse_bomb(file.size, where=f"{file.name} in {self.name}")
                 stream = io.BytesIO(stream.read())
             opened = pq.ParquetFile(stream)
+            opened = pq.ParquetFile(stream, read_dictionary=list_text(opened.schema_arrow))
             spelled = {n.lower(): n for n in opened.schema_arrow.names}
             absent = next((c for c in columns if c not in spelled), None)
             if absent is not None:
                 raise self._missing_column(file, absent)
             for batch in opened.iter_batches(_ROWS, columns=[spelled[c] for c in columns]):
+                check_text(sum(map(count_text, batch.columns)), where=f"{file.name} in {self.name}")
                 yield {c: batch.column(spelled[c]) for c in columns}
 
     def _text(self, file: _File, columns: Sequence[str], fault: _Fault) -> Iterator[dict[str, Any]]:
@@ -227,13 +228,17 @@ class FileTables:
                 return self._parquet_names(file), ",", False
             with self._open(file) as stream:
                 line = _first_line(stream)
-        except _BROKEN as error:
+        except BROKEN_ARCHIVE as error:
             raise self._damaged(file, _Fault(), error) from None
         text = line.removeprefix(b"\xef\xbb\xbf").decode("latin-1").strip("\r\n")
         if not text.strip() or "\0" in text:
             raise BadInput(
                 f"{place} has no header line in UTF-8; save it as CSV UTF-8 with the column names of OMOP",
                 code="no-header",
+            )
+        if "\r" in text:
+            raise BadInput(
+                f"{place} ends its lines with a carriage return alone; save it as CSV UTF-8 with line feeds", code="malformed-csv"
             )
         separator = max(",\t;|", key=text.count)
         names = [n.strip().lower() for n in next(csv.reader([text], delimiter=separator))]
@@ -260,7 +265,7 @@ class FileTables:
         stream = file.open()
         if not file.name.lower().endswith(".gz"):
             return stream
-        return io.BufferedReader(_Unpacked(stream, place), _BLOCK)
+        return open_gzip(stream, where=place, buffer=_BLOCK)
 
 
 class _Fault:
@@ -274,25 +279,6 @@ class _Fault:
         """Note a row with the wrong number of cells, which ends the reading."""
         self.row, self.expected, self.found = row.number, row.expected_columns, row.actual_columns
         return "error"
-
-
-class _Unpacked(io.RawIOBase):
-    """A gzip stream that refuses to unpack to more than is allowed."""
-
-    def __init__(self, stream: IO[bytes], place: str) -> None:
-        self._stream = gzip.GzipFile(fileobj=stream)
-        self._place = place
-        self._size = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        part = self._stream.read(len(buffer))
-        self._size += len(part)
-        refuse_bomb(self._size, where=self._place)
-        buffer[: len(part)] = part
-        return len(part)
 
 
 def _drop_repeated(pairs: Any) -> Any:
@@ -330,6 +316,12 @@ def _list_files(where: Path, archive: zipfile.ZipFile | None) -> list[_File]:
             raise BadInput(
                 f"{where} cannot be read: {error.strerror or error}; check the path", code="unreadable-file"
             ) from None
+        for path in paths:  # an error may quote the header
+            if _table_of(path.relative_to(where).as_posix()) and not path.resolve().is_relative_to(where.resolve()):
+                raise BadInput(
+                    f"{path} is a link that leads out of the folder, which is not followed: put the file itself there",
+                    code="link-not-followed",
+                )
         found = [_File(p.relative_to(where).as_posix(), p.stat().st_size, partial(_open_file, p)) for p in paths]
     return sorted((f for f in found if _table_of(f.name)), key=lambda f: f.name)
 

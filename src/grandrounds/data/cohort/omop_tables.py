@@ -35,6 +35,7 @@ NO_ID = np.iinfo(np.int64).min
 """An identifier that is missing."""
 
 _EXACT = 2**53  # whole numbers up to here are exact as float64
+_ID = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})")
 _STAMP = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2})?)(?:[.,]\d+)?\s*(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?"
@@ -43,6 +44,7 @@ _FIXES = {
     "id": "identifiers in OMOP are whole numbers",
     "number": "write numbers with a decimal point",
     "time": "write dates as 2024-12-31, times as 2024-12-31 23:59:00",
+    "word": "write one text into each cell",
 }
 
 
@@ -286,10 +288,9 @@ def to_id(cell: Any) -> int | None:
         text = cell.strip().strip('"')
         if not text:
             return None
-        if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
-            cell = int(text.partition(".")[0])
-        else:
-            cell = float(text)
+        if not _ID.fullmatch(text):
+            raise ValueError
+        cell = int(text.partition(".")[0])
     if isinstance(cell, bool) or cell != int(cell) or abs(int(cell)) >= (_EXACT if isinstance(cell, float) else 2**63):
         raise ValueError
     return int(cell)
@@ -355,15 +356,19 @@ def _to_arrow_kind(cells: Any, kind: Kind) -> Array:
         cells = cells.dictionary_decode()
     textual = pa.types.is_binary(cells.type) or pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)
     if kind == "word":
-        levels = pc.dictionary_encode(cells)
-        words = _to_kind([*levels.dictionary.to_pylist(), None], "word")
+        try:
+            levels = pc.dictionary_encode(cells)
+        except pa.ArrowException:  # lists, structures and maps
+            raise _BadCell(0, cells.type) from None
+        words = _to_kind([*_to_list(levels.dictionary), None], "word")
         return np.asarray(words[pc.fill_null(levels.indices, len(words) - 1).to_numpy(zero_copy_only=False)])
     if pa.types.is_null(cells.type):
         return _missing(kind, len(cells))
     try:
         if textual and not pa.types.is_string(cells.type):
             cells = cells.cast(pa.string())
-        if kind == "id" and (textual or pa.types.is_integer(cells.type)):
+        is_hex = kind == "id" and textual and pc.any(pc.match_substring(cells, "x", ignore_case=True)).as_py()
+        if kind == "id" and not is_hex and (textual or pa.types.is_integer(cells.type)):
             return _fill(cells.cast(pa.int64()), NO_ID)
         if kind == "number" and (textual or pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
             numbers = cells.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -376,7 +381,17 @@ def _to_arrow_kind(cells: Any, kind: Kind) -> Array:
             return np.asarray(moments.astype("datetime64[us]").astype("datetime64[s]"))
     except (pa.ArrowException, ValueError):
         pass
-    return _to_kind(cells.to_pylist(), kind)
+    return _to_kind(_to_list(cells), kind)
+
+
+def _to_list(cells: Any) -> list[Any]:
+    """Convert an Arrow array to Python values, which have dates of the years 1 to 9999 alone."""
+    import pyarrow as pa
+
+    try:
+        return list(cells.to_pylist())
+    except (pa.ArrowException, ValueError, OverflowError):
+        raise _BadCell(0, f"{cells.type} out of range") from None
 
 
 def _fill(cells: Any, missing: int) -> Array:

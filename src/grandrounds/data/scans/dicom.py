@@ -14,7 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.images import size_text
+from grandrounds.data.limits import check_scan
 from grandrounds.data.scans.series import (
     Header,
     Series,
@@ -23,9 +23,6 @@ from grandrounds.data.scans.series import (
     quiet_pydicom,
 )
 from grandrounds.data.scans.volume import WHITE, Axes, Volume, parse_axes
-
-LARGEST = 1 << 31
-"""Most values in one file: a header that states more is refused before anything is decoded."""
 
 _PLUGINS: Mapping[str, str] = {
     "JPEG-LS": "pyjpegls",
@@ -86,6 +83,9 @@ def open_series(series: Series, *, where: str = "", refuse: bool = True) -> Volu
     for finding in findings:
         if finding.level == "error" and refuse:
             raise BadInput(f"{where}: {finding.text}", code=finding.code)
+    for header in series.files:
+        values_per_pixel = 3 if header.colour else 1
+        check_scan(header.frames * header.size[0] * header.size[1] * values_per_pixel, where=str(header.path))
     first = series.first
     files = [_File(h) for h in series.files]
     places = _frame_order(files)
@@ -178,11 +178,7 @@ def _decode(file: _File, frame: int) -> Array:
     """Decode one frame: float32 in real units, or uint8 colour."""
     dataset, path, header = file.open(), file.header.path, file.header
     samples = int(dataset.get("SamplesPerPixel", 1) or 1)
-    if header.frames * header.size[0] * header.size[1] * samples > LARGEST:
-        raise BadInput(
-            f"{path} states {header.frames} frames of {size_text(header.size)}, which is too large to be read; is it damaged?",
-            code="out-of-memory",
-        )
+    check_scan(header.frames * header.size[0] * header.size[1] * samples, where=str(path))
     try:
         with quiet_pydicom():
             stored = load_pydicom("reading DICOM").pixels.pixel_array(dataset, index=frame if header.frames > 1 else 0)

@@ -10,6 +10,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import size_text
+from grandrounds.data.limits import check_scan
 from grandrounds.data.scans.nifti import is_nifti, open_nifti
 from grandrounds.data.scans.series import is_dicom, load_pydicom, quiet_pydicom, read_header
 from grandrounds.data.scans.volume import Volume, reorient
@@ -69,6 +70,7 @@ def _read_segmentation(path: Path, volume: Volume, *, where: str) -> Array:
             code="mask-size-mismatch",
         )
     pydicom = load_pydicom("reading DICOM SEG")
+    check_scan(max(header.frames, volume.count) * header.size[0] * header.size[1], where=str(path), value=2)
     inside = np.zeros((volume.count, *volume.size), bool)
     try:
         with quiet_pydicom():

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grandrounds.core.arrays import Array
+from grandrounds.core.arrays import Array, refuse_bomb
 from grandrounds.core.errors import BadInput
+from grandrounds.data.limits import VOXEL, check_scan
 from grandrounds.data.scans.volume import WHITE, Axes, Volume, window_values
 
 SUFFIXES = (".nii", ".nii.gz")
-LARGEST = 1 << 31
-"""Most values in one volume: a header that states more is refused before anything is read."""
 
 AXIAL: Axes = ("S", "P", "L")
 
@@ -43,15 +44,14 @@ def open_nifti(path: Path, *, volume: int = 1, where: str = "") -> Volume:
     shape = tuple(int(n) for n in image.shape)
     if len(shape) < 2 or min(shape, default=0) < 1:
         raise BadInput(f"{where}: {path.name} has the shape {shape}, which is no image", code="invalid-image-shape")
-    frames = int(np.prod(shape[3:])) if len(shape) > 3 else 1
+    frames = prod(shape[3:]) if len(shape) > 3 else 1
     if volume > frames:
         raise BadInput(
             f"{where}: {path.name} has {frames} volume{'' if frames == 1 else 's'}, and data.scan.volume is {volume}",
             code="out-of-range",
         )
     shape = (*shape, 1)[:3] if len(shape) == 2 else shape[:3]
-    if int(np.prod(shape)) > LARGEST:
-        raise BadInput(f"{where}: {path.name} states {shape} values, which is too large to be read", code="out-of-memory")
+    check_scan(prod(shape), where=where, value=VOXEL + _stored_bytes(image))
     colour = image.get_data_dtype().fields is not None
     order, flips = _canonical(image, path, where)
     zooms = [float(z) for z in image.header.get_zooms()[:3]] + [1.0] * 3
@@ -76,6 +76,28 @@ def open_nifti(path: Path, *, volume: int = 1, where: str = "") -> Volume:
     )
 
 
+def _stored_bytes(image: Any) -> int:
+    """Return the bytes of a value as nibabel reads it: those of the file, or of a float64 with slope and intercept."""
+    slope, intercept = image.dataobj.slope, image.dataobj.inter
+    return max(int(image.get_data_dtype().itemsize), 1 if (slope, intercept) == (1, 0) else 8)
+
+
+def _check_header(path: Path, where: str) -> None:
+    """Refuse a file whose header states more bytes than the budget, before anything else is read."""
+    import nibabel
+
+    kinds: tuple[Any, ...] = (nibabel.Nifti1Header, nibabel.Nifti2Header)
+    opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    with opened(path, "rb") as f:
+        start = f.read(max(kind.template_dtype.itemsize for kind in kinds))
+    for kind in kinds:
+        if kind.may_contain_header(start):
+            header = kind(start[: kind.template_dtype.itemsize], check=False)
+            shape = [int(n) for n in header["dim"][1 : 1 + int(header["dim"][0])]]
+            size = abs(prod(shape)) * int(header["bitpix"]) // 8 + max(0, float(header["vox_offset"]))
+            refuse_bomb(int(min(size, 2.0**62)), where=f"{where}: {path.name}")
+
+
 def _load(path: Path, where: str) -> Any:
     try:
         import nibabel
@@ -84,7 +106,10 @@ def _load(path: Path, where: str) -> Any:
     if not path.is_file():
         raise BadInput(f"{where}: file {path} not found; check the manifest", code="file-not-found")
     try:
+        _check_header(path, where)
         return nibabel.load(path)
+    except BadInput:
+        raise
     except Exception:  # nibabel raises many kinds on damaged files
         raise _damaged(path, where) from None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.core.arrays import Array
+from grandrounds.core.arrays import Array, largest_unpacked, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.scans.deidentify import (
     FLAGS,
@@ -65,6 +65,8 @@ _GEOMETRY = (
     "SpacingBetweenSlices", "Rows", "Columns", "NumberOfFrames", "PhotometricInterpretation", "WindowCenter", "WindowWidth",
     "VOILUTSequence", "BitsStored", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
+_DEFLATED = "1.2.840.10008.1.2.1.99"  # Deflated Explicit VR Little Endian
+_MOST_DEFLATED = 1032  # bytes that one byte of it can become
 _GAP = 1.5  # of the usual distance between slices
 _SAME = 1e-4  # mm
 
@@ -237,13 +239,29 @@ def read_header(path: Path, *, tags: Iterable[str] = ()) -> Header:
     pydicom = load_pydicom("reading DICOM")
     wanted = [*_GEOMETRY, *FLAGS, *IDENTIFYING, *tags]
     try:
+        size = Path(path).stat().st_size
         with quiet_pydicom():
+            _refuse_deflated(path, size)
             dataset = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=wanted, force=True)
-            return _parse_header(path, dataset, tags)
+            header = _parse_header(path, dataset, tags)
+        if header.frames > max(1, size):
+            raise ValueError("a frame has at least one byte")
+        return header
+    except BadInput:
+        raise
     except Exception:  # pydicom raises many kinds on damaged files, with values of tags in their texts
         raise BadInput(
             f"{path} cannot be read as DICOM: it is damaged or cut off; export it again or leave it out", code="damaged-image"
         ) from None
+
+
+def _refuse_deflated(path: Path, size: int) -> None:
+    """Refuse a file that pydicom would unpack whole, where that could be more than the budget."""
+    if size * _MOST_DEFLATED > largest_unpacked():
+        from pydicom.filereader import read_file_meta_info
+
+        if read_file_meta_info(path).get("TransferSyntaxUID") == _DEFLATED:
+            refuse_bomb(size * _MOST_DEFLATED, where=str(path))
 
 
 def _parse_header(path: Path, dataset: Any, tags: Iterable[str]) -> Header:

@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.limits import check_scan
 from grandrounds.data.scans.deidentify import ScanFinding
 from grandrounds.data.scans.options import (
     ALL,
@@ -58,7 +59,9 @@ class Volume:
 
     def read(self, indices: Sequence[int] | None = None) -> Array:
         """Read slices, all by default."""
-        return self.values(range(self.count) if indices is None else indices)
+        chosen = range(self.count) if indices is None else indices
+        check_scan(len(chosen) * self.size[0] * self.size[1] * (3 if self.colour else 1), where=self.source)
+        return self.values(chosen)
 
 
 def parse_axes(directions: Array) -> Axes:
