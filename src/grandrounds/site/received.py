@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -26,11 +26,12 @@ LARGEST = 1e100
 _MODELS = ("model", "models", "variate")
 """Values of an Ask with one entry for each parameter along the last axis."""
 
-_WIDE = ("edges", "low", "high")
-"""Values that may be larger: ends of ranges within which rows are clipped or counted. So may those of a model of columns."""
+_ENDS = ("edges", "low", "high")
+"""Values that may be infinite: ends of ranges, within which rows are clipped or counted."""
 
 _WITHOUT_NOISE = (STATISTIC, STORE)
-"""Tasks whose numbers may be larger: their sums have no noise, and columns without a range have ends near the largest number."""
+"""Tasks whose numbers may be of any size: their sums have no noise, and columns without a range end near the largest number. So
+may those of a model of columns, which has such ends."""
 
 _WITHOUT_ROWS = (WEIGHTS,)
 """Tasks in which a number may be NaN: figures of sites that have none, by which a site checks its weight without its rows."""
@@ -48,13 +49,12 @@ def check_received(ask: Ask, model: Model | None, members: Iterable[str]) -> Non
         BadInput: An array is not numeric, not finite or too large, or a model has another size.
     """
     size = model.layout.size if model is not None and isinstance(model.layout, Layout) else None
-    has_edges = model is not None and model.kernel in COLUMN_KERNELS
-    wide = (*_WIDE, *(_MODELS if has_edges else ()))
+    of_columns = model is not None and model.kernel in COLUMN_KERNELS
     for values in (ask.shared, *(ask.each.get(name, {}) for name in members)):
-        _check_values(ask.task, values, size, wide)
+        _check_values(ask.task, values, size, of_columns=of_columns)
 
 
-def _check_values(task: str, values: Mapping[str, Value], size: int | None, wide: Sequence[str]) -> None:
+def _check_values(task: str, values: Mapping[str, Value], size: int | None, *, of_columns: bool) -> None:
     for name, value in values.items():
         if isinstance(value, str):
             if value[:1] in ("{", "["):
@@ -64,8 +64,9 @@ def _check_values(task: str, values: Mapping[str, Value], size: int | None, wide
         if array.dtype.kind not in "biuf":
             _refuse(task, name, f"has values of type {array.dtype}, not numbers")
         if array.dtype.kind == "f":
+            any_size = task in _WITHOUT_NOISE or (of_columns and name in _MODELS)
             largest = float(np.finfo(array.dtype).max)
-            limit = largest if name in wide or task in _WITHOUT_NOISE else min(LARGEST, largest)
+            limit = math.inf if name in _ENDS else largest if any_size else min(LARGEST, largest)
             bounded = np.abs(array) <= limit  # False for NaN
             if not (bounded | np.isnan(array) if task in _WITHOUT_ROWS else bounded).all():
                 _refuse(task, name, f"has numbers that are not finite, or larger than {LARGEST:g}")
