@@ -365,17 +365,30 @@ def test_parts_that_are_no_xml_are_damaged(path: Path, part: str) -> None:
     assert refusal(path).code == "damaged-file"
 
 
+SHARED = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+
+
 def test_text_that_is_stored_once_counts_in_every_cell(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "x" * 20_000
-    for rows, change in (
-        ([HEADER, *[[k, k, long, k % 2] for k in range(30)]], None),
-        ([HEADER, [1, 1, long, 1], *[[k, k, None, 0] for k in range(29)]], lambda _, sheet: sheet.merge_cells("C2:C31")),
-    ):
-        make(path, rows, change)
-        monkeypatch.setenv("GRANDROUNDS_LARGEST", "8M")
-        assert len(read_table(path)) == 30
-        monkeypatch.setenv("GRANDROUNDS_LARGEST", "2M")
-        assert refusal(path).code == "unpacks-too-large"
+    make(path, [HEADER, *[[k, k, "?", k % 2] for k in range(30)]])
+    inline = '<c r="C(\\d+)" t="inlineStr"><is><t>\\?</t></is></c>'
+    rewrite(path, "xl/worksheets/sheet1.xml", lambda xml: re.sub(inline, r'<c r="C\1" t="s"><v>0</v></c>', xml))
+    kind = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{SHARED}"/></Types>'
+    rewrite(path, "[Content_Types].xml", lambda xml: xml.replace("</Types>", kind))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        namespace = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+        archive.writestr("xl/sharedStrings.xml", f'<sst xmlns="{namespace}"><si><t>{long}</t></si></sst>')
+    assert read_table(path).column("sex").tolist() == [long] * 30
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "4M")
+    assert refusal(path).code == "unpacks-too-large"
+
+
+def test_merged_text_counts_in_every_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [HEADER, [1, 1, "x" * 20_000, 1], *[[k, k, None, 0] for k in range(29)]]
+    make(path, rows, lambda _, sheet: sheet.merge_cells("C2:C31"))
+    assert len(set(read_table(path).column("sex"))) == 1
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "4M")
+    assert refusal(path).code == "unpacks-too-large"
 
 
 def test_cells_are_counted_as_they_are_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

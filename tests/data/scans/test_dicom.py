@@ -188,6 +188,16 @@ def test_more_frames_than_bytes_are_refused_before_they_are_listed(tmp_path, fra
         read_header(save(ds, tmp_path / "a"))
 
 
+@pytest.mark.parametrize("old, new", [(b"40.0", b"4Y.0"), (b"\x28\x00\x02\x00US", b"\x28\x00\x02\x00U\x1d")])
+def test_a_wrong_byte_in_a_tag_is_one_sentence(tmp_path, old, new):
+    path = save(dicom(np.zeros((4, 4), np.uint16), window=(40.0, 80.0)), tmp_path / "a")
+    raw = path.read_bytes()
+    assert old in raw
+    path.write_bytes(raw.replace(old, new))
+    with refused("damaged-image"):
+        shown(path, window="tags")
+
+
 def test_a_deflated_file_is_refused_where_it_may_unpack_to_too_much(tmp_path, monkeypatch):
     ds = dicom(np.zeros((64, 64), np.uint8))
     ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian

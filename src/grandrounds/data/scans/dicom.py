@@ -177,12 +177,14 @@ def _slice_distance(series: Series, files: Sequence[_File]) -> float | None:
 def _decode(file: _File, frame: int) -> Array:
     """Decode one frame: float32 in real units, or uint8 colour."""
     dataset, path, header = file.open(), file.header.path, file.header
-    samples = int(dataset.get("SamplesPerPixel", 1) or 1)
-    check_scan(header.frames * header.size[0] * header.size[1] * samples, where=str(path))
     try:
         with quiet_pydicom():
+            samples = int(dataset.get("SamplesPerPixel", 1) or 1)
+            check_scan(header.frames * header.size[0] * header.size[1] * samples, where=str(path))
             stored = load_pydicom("reading DICOM").pixels.pixel_array(dataset, index=frame if header.frames > 1 else 0)
             return _to_colour(dataset, stored) if header.colour else _to_units(dataset, stored, frame)
+    except BadInput:
+        raise
     except Exception:  # as in series.read_header
         raise _undecodable(dataset, path) from None
 
@@ -231,15 +233,21 @@ def apply_file_window(dataset: Any, frame: int, values: Array, *, source: str) -
     Raises:
         BadInput: The file states no window, or one without a width.
     """
+    try:
+        with quiet_pydicom():
+            return _apply_stated_window(dataset, frame, values, source=source)
+    except BadInput:
+        raise
+    except Exception:  # as in series.read_header
+        raise _damaged(Path(source)) from None
+
+
+def _apply_stated_window(dataset: Any, frame: int, values: Array, *, source: str) -> Array:
     groups = frame_groups(dataset, frame)
     table = next((g for g in groups if g.get("VOILUTSequence")), None)
     if table is not None:
-        try:
-            with quiet_pydicom():
-                looked_up = load_pydicom("reading DICOM").pixels.apply_voi(np.rint(values).astype(np.int64), table)
-                bits = int(table.VOILUTSequence[0].LUTDescriptor[2])
-        except Exception:  # as in series.read_header
-            raise _damaged(Path(source)) from None
+        looked_up = load_pydicom("reading DICOM").pixels.apply_voi(np.rint(values).astype(np.int64), table)
+        bits = int(table.VOILUTSequence[0].LUTDescriptor[2])
         return np.asarray(looked_up * (WHITE / (2**bits - 1)), np.float32)
     stated = next((g for g in groups if g.get("WindowCenter") is not None and g.get("WindowWidth") is not None), None)
     if stated is not None:
