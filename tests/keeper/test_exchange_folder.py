@@ -129,6 +129,63 @@ def test_a_second_worker_is_refused(tmp_path):
     assert serve_folder(tmp_path, echo, threading.Event(), idle=0.1) == 0
 
 
+def put(kind: str, path: Path) -> None:
+    """Put something at a path that is no message."""
+    if kind == "folder":
+        (path / "inside").mkdir(parents=True)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/etc/hostname")
+    elif kind == "endless link":
+        path.symlink_to("/dev/zero")
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, 2**34)
+    else:
+        text = b"[" * 100_000
+        path.write_bytes(len(text).to_bytes(4, "big") + text)
+
+
+ODD = ["folder", "pipe", "link", "endless link", "large"]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_request_that_is_no_file_is_ignored_and_others_are_answered(tmp_path, keeper, kind, caplog):
+    put(kind, tmp_path / "request-000007")
+    with at_work(tmp_path):
+        assert [keeper.handle(message) for message in (b"one", b"two")] == [echo(b"one"), echo(b"two")]
+    assert caplog.text.count("request-000007") == 1
+
+
+@pytest.mark.parametrize("kind", [*ODD, "deep"])
+def test_an_answer_that_is_no_file_or_no_answer_is_a_code(tmp_path, kind, caplog):
+    keeper = FolderWorker(tmp_path, ME, "b", seconds=20.0)
+    keeper.start()
+    put(kind, tmp_path / "answer-000000")
+    assert code(keeper.handle(b"one")) == codes.CRASHED
+    assert "exchange folder" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_keeper_starts_although_something_lies_in_the_folder(tmp_path, kind):
+    put(kind, tmp_path / "request-000007")
+    put("link", tmp_path / f"request-{'9' * 240}")
+    keeper = FolderWorker(tmp_path, ME, "b", seconds=20.0)
+    keeper.start()
+    with at_work(tmp_path):
+        assert keeper.handle(b"one") == echo(b"one")
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_can_write_into_is_refused(tmp_path, keeper, mode):
+    tmp_path.chmod(mode)
+    with refused("folder-not-private"):
+        keeper.start()
+    with refused("folder-not-private"):
+        serve_folder(tmp_path, echo, threading.Event(), idle=0.1)
+
+
 @pytest.mark.parametrize(
     ("section", "why"),
     [({}, "missing-key"), ({"folder": 3}, "unknown-key"), ({"folder": "x", "sumbit": "sbatch"}, "unknown-key")],

@@ -51,6 +51,6 @@ class AnsweredMessage:
             asks = tuple(AnsweredAsk(*row) for row in json.loads(data[_LENGTH:end]))
             if any(tuple(map(type, astuple(ask))) != (str, int, int, str, str) for ask in asks):
                 raise TypeError
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise BadInput("the worker process sent something that is not an answer", code="malformed-message") from None
         return cls(data[end:], asks)

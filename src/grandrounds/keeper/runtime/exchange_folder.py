@@ -9,6 +9,8 @@ files contain what passes the gateway, too: encrypted messages, which only the w
     worker.json         when the worker was last alive, and where
     worker.lock         held by the one worker of the folder
 
+Only the user of keeper and worker may write into the folder. A file that is a link, a folder, a pipe or too large is not read.
+
 A worker that has answered removes the request; the keeper removes the answer. What a worker left behind when its job ended is
 answered by the next one, from disk where it was finished.
 """
@@ -21,6 +23,7 @@ import logging
 import os
 import shlex
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -30,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grandrounds.core.arrays import write_atomic
+from grandrounds.core.arrays import read_file, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.keeper import codes
 from grandrounds.keeper.runtime.answers import AnsweredMessage
@@ -45,6 +48,12 @@ BEAT = 5.0
 
 AWAY = 30.0
 """Seconds without a sign of life after which a worker counts as ended; network file systems show changes late."""
+
+LARGEST_REQUEST, LARGEST_ANSWER = 2**31, 2**33
+"""Bytes of a message that are read: Flower carries no larger one to a site, and the server takes no larger answer."""
+
+_DIGITS = 12
+"""Most digits of a message's number."""
 
 _SHORTEST, _LONGEST = 0.02, 1.0
 """Seconds between two looks into the folder: few while messages pass, more when none does."""
@@ -111,13 +120,15 @@ class FolderWorker:
         """Prepare the folder. Answers to an earlier keeper are removed, and its requests, which the server repeats.
 
         Raises:
-            BadInput: The folder cannot be written.
+            BadInput: The folder cannot be written, or others can write into it.
         """
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            refuse_shared(self._folder)
             for path in (*self._folder.glob(f"{REQUEST}*"), *self._folder.glob(f"{ANSWER}*")):
                 self._next = max(self._next, _number(path) + 1)
-                path.unlink(missing_ok=True)
+                with suppress(IsADirectoryError):  # not read, and its number is not used
+                    path.unlink(missing_ok=True)
         except OSError as e:
             raise BadInput(
                 f"the exchange folder {self._folder} cannot be written: {e.strerror or e}; see [worker] in site.toml",
@@ -152,8 +163,8 @@ class FolderWorker:
         """Wait for the answer, for `seconds` after a worker is there; a job is submitted if there is none."""
         wait, end = _SHORTEST, time.monotonic() + self._seconds
         while time.monotonic() < end:
-            with suppress(FileNotFoundError):
-                return answer.read_bytes()
+            if os.path.lexists(answer):
+                return read_file(answer, largest=LARGEST_ANSWER)
             if not is_alive(self._folder):
                 self._submit()
             time.sleep(wait)
@@ -204,12 +215,12 @@ def serve_folder(
         The number of answered messages.
 
     Raises:
-        BadInput: Another worker serves the folder, or the folder does not exist.
+        BadInput: Another worker serves the folder, the folder does not exist, or others can write into it.
     """
-    answered, last, wait = 0, time.monotonic(), _SHORTEST
+    answered, last, wait, ignored = 0, time.monotonic(), _SHORTEST, set[str]()
     with _lock(folder), _signs_of_life(folder):
         while not stop.is_set() and (idle is None or time.monotonic() - last < idle):
-            requests = sorted(folder.glob(f"{REQUEST}*"), key=_number)
+            requests = _list_requests(folder, ignored)
             for request in requests:
                 answered += _answer(folder, request, handler)
                 last, wait = time.monotonic(), _SHORTEST
@@ -221,11 +232,27 @@ def serve_folder(
     return answered
 
 
+def _list_requests(folder: Path, ignored: set[str]) -> list[Path]:
+    """List the requests that can be read, in order; others are logged once, and their names added to `ignored`."""
+    found = []
+    for path in sorted(folder.glob(f"{REQUEST}*"), key=_number):
+        with suppress(FileNotFoundError):
+            facts = path.lstat()
+            if stat.S_ISREG(facts.st_mode) and facts.st_size <= LARGEST_REQUEST:
+                found.append(path)
+            elif path.name not in ignored:
+                ignored.add(path.name)
+                _log.error("%s is not a plain file of at most %d bytes: it is ignored", path, LARGEST_REQUEST)
+    return found
+
+
 def _answer(folder: Path, request: Path, handler: Callable[[bytes], AnsweredMessage]) -> int:
     """Answer one request; 0 if the keeper has given it up meanwhile."""
     try:
-        message = request.read_bytes()
-    except FileNotFoundError:
+        message = read_file(request, largest=LARGEST_REQUEST)
+    except BadInput as e:
+        if os.path.lexists(request):
+            _log.error("a request is not answered: %s", e)
         return 0
     data = handler(message).to_bytes()
     if not request.exists():  # given up: nobody would remove the answer
@@ -242,14 +269,35 @@ def _answer(folder: Path, request: Path, handler: Callable[[bytes], AnsweredMess
 
 def _number(path: Path) -> int:
     digits = path.name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else 0
+    return int(digits) if digits.isdecimal() and len(digits) <= _DIGITS else 0
+
+
+def refuse_shared(folder: Path) -> None:
+    """Refuse a folder into which others can write.
+
+    Raises:
+        BadInput: It belongs to another user, or its group or everybody may write into it.
+    """
+    facts = folder.stat()
+    if facts.st_uid != os.getuid():
+        raise BadInput(
+            f"the exchange folder {folder} belongs to another user: create it as the user of the keeper and the worker",
+            code="folder-not-private",
+        )
+    mode = stat.S_IMODE(facts.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadInput(
+            f"others can write into the exchange folder {folder} (mode {mode:04o}): run `chmod 700 {folder}`",
+            code="folder-not-private",
+        )
 
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Allow one worker for each folder: two would work on the same state. POSIX locks hold on network file systems, too."""
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        refuse_shared(folder)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as e:
         raise BadInput(
             f"the exchange folder {folder} cannot be used: {e.strerror or e}; start the keeper first (`rounds site start`)",
