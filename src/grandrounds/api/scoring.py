@@ -117,9 +117,10 @@ def evaluate(
 
 
 def _open(run: Run | str | Path) -> Run:
+    from grandrounds.api.opening import load_run
     from grandrounds.runs.run import Run
 
-    return run if isinstance(run, Run) else Run(Path(run))
+    return run if isinstance(run, Run) else load_run(run)
 
 
 def _read(run: Run, rows: Any, *, pending: bool = False, allow_missing: bool) -> tuple[Any, Any]:

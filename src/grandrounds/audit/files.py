@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grandrounds.core import arrays
 from grandrounds.core.errors import BadInput
 
 MODEL, SUMMARY, REPORT = "model.safetensors", "summary.json", "report.html"
@@ -21,7 +22,7 @@ LOCATED = (SUMMARY, "schema.json", ENVIRONMENT, "percentiles.json")
 """JSON files for which a closing entry also has a hash of each top-level value."""
 _SHORT, _KEYS = 16, 200
 LARGEST = 2**28
-"""Largest file, in bytes, that is parsed to find a change; any file is hashed."""
+"""Largest file, in bytes, that is parsed to find a change; files that a run can read (`core.arrays.LARGEST`) are hashed."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,12 @@ def hash_file(path: Path) -> str:
     """Hash a plain file.
 
     Raises:
-        BadInput: It does not exist, is a link, a pipe or a folder, or cannot be read.
+        BadInput: It does not exist, is a link, a pipe or a folder, is too large, or cannot be read.
     """
     hasher = hashlib.sha256()
     with os.fdopen(_opened(path), "rb") as f:
+        if os.fstat(f.fileno()).st_size > arrays.LARGEST:
+            raise BadInput(f"is larger than {arrays.LARGEST // 2**30} GB", code="file-too-large")
         try:
             while block := f.read(2**20):
                 hasher.update(block)
