@@ -52,7 +52,7 @@ except GrandRoundsError as error:
 | 0 | success |
 | 1 | the run could not continue (`RunFailed`); finished rounds are on disk, and `rounds resume RUN` continues the run. `rounds site check` and `rounds site policy`: the data or the plan do not fit |
 | 2 | the input is at fault (`BadInput`): a file, a setting or an option. Nothing was changed |
-| 3 | a verification found something: `rounds audit`, `rounds privacy`, `rounds provision verify` |
+| 3 | a verification found something: `rounds audit`, `rounds privacy`, `rounds provision verify`; or files of a run are not those that its ledger names (`changed-run`) |
 | 130 | interrupted by Ctrl-C |
 
 ## All codes

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from grandrounds.api.dossiers import dossier, verify_dossier
     from grandrounds.api.estimator import FederatedClassifier
     from grandrounds.api.fitting import Regression, cox, glm
+    from grandrounds.api.opening import load_run
     from grandrounds.api.recalibrating import recalibrate
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.methods.base import Method
     from grandrounds.protocol.messages import Answers, Ask
-    from grandrounds.runs.run import Run, load_run
+    from grandrounds.runs.run import Run
     from grandrounds.statistics.table_result import TableOne
     from grandrounds.tuning.trial import TuningResult
 
@@ -109,7 +110,8 @@ _HOME = {
     **dict.fromkeys(("Answers", "Ask"), "protocol.messages"),
     **dict.fromkeys(("BadInput", "RunFailed"), "core.errors"),
     **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
-    **dict.fromkeys(("Run", "load_run"), "runs.run"),
+    "Run": "runs.run",
+    "load_run": "api.opening",
     **dict.fromkeys(("RiskCard", "card"), "api.carding"),
     "cohort_table": "api.cohorts",
     **dict.fromkeys(("compare", "tune"), "api.comparing"),

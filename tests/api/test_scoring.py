@@ -31,10 +31,19 @@ def test_three_classes_have_a_probability_each(tmp_path):
     assert np.allclose(made.iloc[:, :3].sum(axis=1), 1)
 
 
-def test_a_missing_column_is_a_warning(frame, run):
+def test_rows_without_an_important_column_are_refused_unless_allowed(frame, run):
+    renamed = frame.rename(columns={"lactate": "Lactate (mmol/l)"})
+    for score in (gr.predict, gr.evaluate, lambda run, rows: gr.explain_case(run, 1, table=rows)):
+        with refused("missing-columns", match=r"'lactate' \(\d+%, did you mean 'Lactate \(mmol/l\)'\?\)"):
+            score(run, renamed)
     with pytest.warns(UserWarning, match="lactate"):
-        made = gr.predict(run, frame.drop(columns="lactate"))
+        made = gr.predict(run, renamed, allow_missing=True)
     assert any("lactate" in note for note in made.attrs["notes"])
+    assert set(made["missing_inputs"]) == {"lactate"}
+    assert gr.evaluate(run, renamed, allow_missing=True).notes
+    assert gr.explain_case(run, 1, table=renamed, allow_missing=True).quality
+    with pytest.warns(UserWarning, match="'lactate' has no value here"):
+        assert "missing_inputs" not in gr.predict(run, frame.assign(lactate=np.nan))
 
 
 def test_evaluation_by_site(frame, run):

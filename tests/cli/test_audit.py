@@ -65,6 +65,103 @@ def one_weight(folder):
     path.write_text(json.dumps(logs))
 
 
+def forged_auroc(folder):
+    """Raise the AUROC of the summary, as who owns the file can."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["final"]["auroc"] = 0.8765
+    path.write_text(json.dumps(summary))
+
+
+READERS = (
+    ("show",), ("show", "--round", "1"), ("show", "--json"), ("report",), ("report", "--deck", "deck.pptx"),
+    ("predict", "--table", "rows.csv"), ("evaluate", "--table", "rows.csv"), ("export", "--to", "json"),
+    ("explain", "--case", "1"), ("card",), ("attack",), ("dossier",), ("watch", "--table", "rows.csv"),
+    ("recalibrate", "--table", "rows.csv"), ("track",), ("withdraw", "--site", "a"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
+def test_a_changed_run_is_refused_by_the_commands_that_read_it(folder, command):
+    forged_auroc(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = rounds(command[0], folder, *command[1:], cwd=folder.parent)
+    assert done.returncode == 3 and not done.stdout
+    assert "[changed-run]" in done.stderr and "final.auroc is 0.8765" in done.stderr and "rounds audit verify" in done.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("change", [one_bit, one_weight, forged_auroc])
+def test_a_change_is_named_as_audit_names_it(folder, change):
+    change(folder)
+    said = rounds("show", folder).stderr
+    found = json.loads(rounds("audit", "verify", folder, "--json").stdout)["findings"][0]
+    assert found["where"] in said and found["what"] in said
+
+
+def test_unverified_goes_on_and_says_so_first(folder):
+    forged_auroc(folder)
+    done = rounds("show", folder, "--unverified")
+    first = done.stdout.splitlines()[0]
+    assert done.returncode == 0 and first.startswith("UNVERIFIED") and "final.auroc is 0.8765" in first
+    told = rounds("show", folder, "--json", "--unverified")
+    assert json.loads(told.stdout)["final"]["auroc"] == 0.8765 and told.stderr.startswith("UNVERIFIED")
+
+
+def test_the_report_of_a_changed_run_begins_with_the_change_and_replaces_no_other(folder):
+    forged_auroc(folder)
+    signed, page = (folder / "report.html").read_bytes(), folder.parent / "page.html"
+    refused = rounds("report", folder, "--unverified")
+    assert refused.returncode == 2 and "[file-exists]" in refused.stderr and (folder / "report.html").read_bytes() == signed
+    assert rounds("report", folder, "--unverified", "--out", page).returncode == 0
+    body = page.read_text().split("<body>")[1]
+    assert body.index("do NOT match the ledger") < body.index("<h1>")
+    pytest.importorskip("pptx")
+    from pptx import Presentation
+
+    deck = folder.parent / "deck.pptx"
+    assert rounds("report", folder, "--unverified", "--out", page, "--deck", deck).returncode == 0
+    slides = [[s.text_frame.text for s in slide.shapes if s.has_text_frame] for slide in Presentation(deck).slides]
+    assert any("do NOT match the ledger: summary.json" in text for text in slides[0])
+    assert all(any("does NOT match its ledger" in text for text in slide) for slide in slides)
+
+
+def test_a_page_that_is_drawn_again_is_the_same_and_one_that_differs_is_named(folder):
+    signed = (folder / "report.html").read_bytes()
+    done = rounds("report", folder)
+    assert (done.returncode, done.stderr, (folder / "report.html").read_bytes()) == (0, "", signed)
+    (folder / "report.html").write_bytes(signed + b" ")
+    done = rounds("report", folder)
+    assert done.returncode == 0 and "replaces another page" in done.stderr and (folder / "report.html").read_bytes() == signed
+
+
+@pytest.mark.parametrize("file", ["ledger.db", "ledger.head.json", "server.pub"])
+def test_a_ledger_that_was_cut_or_signed_by_another_is_found_before_a_run_is_shown(folder, file):
+    if file == "ledger.db":
+        tampered(folder / file, "DELETE FROM entries WHERE number > 4", "DELETE FROM heads WHERE size > 5")
+    elif file == "server.pub":
+        (folder / file).write_bytes(public_pem(Identity.new().public))
+    else:
+        (folder / "ledger.db").unlink()
+    done = rounds("show", folder)
+    assert done.returncode == 3 and "[changed-run]" in done.stderr
+
+
+def test_runs_without_a_ledger_or_without_an_end_are_read(folder):
+    forged_auroc(folder)
+    for name in ("ledger.db", "ledger.head.json"):
+        (folder / name).unlink()
+    assert rounds("show", folder).returncode == 0
+    (folder / "summary.json").unlink()
+    assert "[changed-run]" not in rounds("show", folder).stderr
+
+
+def test_python_warns_of_a_changed_run(folder):
+    forged_auroc(folder)
+    with pytest.warns(UserWarning, match="do NOT match the ledger"):
+        assert gr.load_run(folder).summary.final["auroc"] == 0.8765
+
+
 @pytest.mark.parametrize("change, file", [(one_bit, "model.safetensors"), (one_weight, "round_logs.json")])
 def test_a_changed_model_or_record_is_named_unless_the_ledger_alone_is_asked_for(folder, change, file):
     change(folder)

@@ -14,6 +14,7 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.risk_card import calibrate_points
 from grandrounds.report import figure
 from tests.command import rounds
+from tests.support import refused
 
 QUICK = {"explain.sketch": "none", "evaluation.every": 100}
 GOLDEN = """\
@@ -146,6 +147,13 @@ def test_bad_input_is_one_sentence(run, tmp_path, arguments, sentence):
     assert done.returncode == 2, done.stdout
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1 and sentence in errors[0]
+
+
+def test_a_card_needs_the_columns_that_have_points(run):
+    table, columns = RunRows.read(run).consortium.data.table, {t.column for t in run.card.card.terms}
+    assert gr.predict(run, table.without([name for name in table.columns if name not in columns])) is not None
+    with refused("missing-columns"):
+        gr.predict(run, table.without([min(columns)]))
 
 
 def test_a_card_has_2_to_15_terms(run):

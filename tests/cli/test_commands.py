@@ -305,6 +305,18 @@ def test_prediction_on_a_strange_table_is_refused(home, tmp_path):
     refused(rounds("predict", home / "run", "--table", tmp_path / "strange.csv"), "none of the model's columns")
 
 
+def test_risks_without_important_columns_need_a_flag_and_the_file_names_the_columns(home, tmp_path):
+    table = patients([25], seed=5).without(["died", "hospital"])
+    write_csv(table.without(["age", "lactate"]), tmp_path / "few.csv")
+    arguments = ("predict", home / "run", "--table", tmp_path / "few.csv", "--out", tmp_path / "scored.csv")
+    refused(rounds(*arguments), "missing-columns", "2 of the model's 4 inputs", "'lactate'", "--allow-missing")
+    assert not (tmp_path / "scored.csv").exists()
+    done = rounds(*arguments, "--allow-missing")
+    assert done.returncode == 0 and "note: column 'age' is absent" in done.stderr
+    rows = list(csv.DictReader((tmp_path / "scored.csv").read_text().splitlines()))
+    assert {row["missing_inputs"] for row in rows} == {"age; lactate"}
+
+
 def test_heart_hospitals_come_with_the_package(tmp_path):
     listed = rounds("data", "list").stdout
     assert re.search("^heart +included ", listed, re.M)

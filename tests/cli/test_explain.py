@@ -236,7 +236,7 @@ def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, roun
     pd.DataFrame([{"age": 50.0, "sex": "male", "ward": "medical", "pressure": 300}]).to_csv(
         tmp_path / "n.csv", index=False
     )
-    arguments = ("explain", missed.folder, "--case", 1, "--table", tmp_path / "n.csv", "--out", tmp_path)
+    arguments = ("explain", missed.folder, "--case", 1, "--table", tmp_path / "n.csv", "--out", tmp_path, "--allow-missing")
     code, out, _ = rounds(*arguments, "--protected", "age")
     assert "non-clinical factor: age = 50 (named)" in out
     assert "non-clinical factor: sex" not in out

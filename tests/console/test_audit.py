@@ -63,7 +63,30 @@ def test_simulated_keys_are_yellow_and_the_runs_page_has_the_same_verdict(bent):
     summary.write_text(summary.read_text().replace('"auroc": 0.', '"auroc": 0.0', 1))
     told = client.get("/api/audit/check", params={"run": "plain"}).json()
     assert told["colour"] == "red" and [f["where"] for f in told["findings"]] == ["summary.json"]
-    assert told["says"] in client.get("/run", params={"run": "plain"}).text
+
+
+@pytest.mark.parametrize("file", ["summary.json", "model.safetensors", "ledger.db"])
+def test_a_changed_run_is_shown_on_no_page_but_audit(bent, file):
+    root, client = bent
+    assert client.get("/run", params={"run": "trust"}).status_code == 200
+    path = root / "trust" / file
+    if file == "ledger.db":
+        one_byte(path)
+        os.utime(path)
+    else:
+        data = path.read_bytes()
+        at = data.index(b'"auroc": 0.') + len(b'"auroc": 0.') if file == "summary.json" else len(data) - 1
+        path.write_bytes(data[:at] + (b"9" if data[at : at + 1] != b"9" else b"8") + data[at + 1 :])
+    api = ("/api/v1/runs/trust", "/api/v1/runs/trust/summary")
+    for place in ("/run", "/run?section=details", "/privacy", *api, "/compare?run=plain"):
+        answer = client.get(f"{place}{'&' if '?' in place else '?'}run=trust")
+        assert answer.status_code in (409, 422), (place, answer.status_code)
+        assert "ledger" in answer.text and str(root) not in answer.text
+    assert client.get("/audit", params={"run": "trust"}).status_code == 200
+    if file == "summary.json":
+        listed = {line["name"]: line for line in client.get("/api/v1/runs").json()["runs"]}
+        assert listed["trust"]["state"] == "unreadable" and "ledger" in listed["trust"]["wrong"]
+        assert listed["plain"]["state"] == "finished"
 
 
 def test_a_changed_byte_is_found_though_the_files_time_was_set_back(bent):

@@ -371,6 +371,21 @@ def test_a_file_of_the_hospitals_shows_its_own_rows_alone(hospitals, table, tmp_
     assert {p["case"] for p in listed(client, "common")} == {1, 2, 3, 4}
 
 
+def test_a_file_without_a_column_that_the_model_relies_on_is_one_sentence_on_the_page(hospitals, table, tmp_path):
+    table.to_csv(tmp_path / "new.csv", index=False)
+    cases = SiteCases(RunIndex(hospitals / "runs"), "b", data=str(tmp_path / "new.csv"))
+    cases.check()
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(hospitals / "runs"), users, cases=cases)), tokens).client("clinician")
+    table.rename(columns={"lactate": "Lactate"}).to_csv(tmp_path / "new.csv", index=False)
+    for place in ("/case?run=common", "/case?run=common&case=101", "/api/case?run=common&case=101"):
+        answer = client.get(place)
+        assert answer.status_code == 422, (place, answer.status_code)
+        assert "did you mean" in answer.text and str(tmp_path) not in answer.text
+    with refused("data-do-not-fit", match="did you mean 'Lactate'"):
+        cases.check()
+
+
 def test_what_no_page_could_show_is_refused_at_the_start(hospitals, table, tmp_path):
     run_index = RunIndex(hospitals / "runs")
     with refused("unknown-site", match="--site bb.*known: a, b, c"):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
+import sqlalchemy
 
 import grandrounds as gr
 from grandrounds.core import redact
 from grandrounds.core.errors import BadInput
 from grandrounds.data.readers import read_table
+from tests.data.cohort.test_omop import postgres
 from tests.runs.test_run import frame
 from tests.support import patients, refused
+
+__all__ = ["postgres"]
 
 
 @pytest.mark.parametrize(
@@ -28,11 +30,11 @@ def test_hide(url, shown):
     assert redact.hide(url) == shown
 
 
-def test_a_password_is_nowhere_in_a_run(tmp_path, monkeypatch):
-    database = tmp_path / "ward.db"
-    with sqlite3.connect(database) as connection:
-        frame(patients([40, 40])).to_sql("stays", connection, index=False)
-    url = f"sqlite:///file:{database}?mode=ro&uri=true&password=hunter2"
+def test_a_password_is_nowhere_in_a_run(postgres, tmp_path, monkeypatch):
+    url = postgres.replace("secret", "hunter2")
+    engine = sqlalchemy.create_engine(url)
+    frame(patients([40, 40])).to_sql("stays", engine, index=False)
+    engine.dispose()
     experiment = gr.Experiment.parse(
         {"data": {"table": url, "query": "stays", "label": "died", "site": "hospital"}, "method": {"rounds": 2}}
     )
@@ -45,6 +47,7 @@ def test_a_password_is_nowhere_in_a_run(tmp_path, monkeypatch):
     with refused("missing-password"):
         gr.resume(run.folder, settings=["method.rounds=3"])
     monkeypatch.setenv(redact.VARIABLE, "hunter2")
+    monkeypatch.setenv(redact.HOST, "127.0.0.1")
     assert len(gr.resume(run.folder, settings=["method.rounds=3"]).rounds) == 3
 
 

@@ -1,6 +1,7 @@
 """Damaged and hostile run folders: one sentence and exit code 2, and no file is followed, overwritten or waited for.
 
-The corpus is made here from one good run: each file of it x what may be wrong with it x the commands that read it.
+The corpus is made here from one good run: each file of it x what may be wrong with it x the commands that read it. Commands
+are given --unverified, since a file that its ledger names is refused before it is read.
 """
 
 from __future__ import annotations
@@ -253,6 +254,11 @@ def alarm() -> Iterator[None]:
             signal.signal(sign, before[sign])
 
 
+def _unverified(command: tuple[str, ...]) -> list[str]:
+    """The command for the folder "run", which goes on where the ledger names other files."""
+    return [*(a.replace("RUN", "run") for a in command), *([] if command[0] in ("resume", "privacy") else ["--unverified"])]
+
+
 def wrong(case: Case, good: Path, place: Path) -> str:
     """What is wrong with how the command met the damage; "" where nothing is."""
     shutil.rmtree(place, ignore_errors=True)
@@ -261,7 +267,7 @@ def wrong(case: Case, good: Path, place: Path) -> str:
     report = (place / "run" / "report.html").stat()
     try:
         with alarm():
-            done = rounds(*[a.replace("RUN", "run") for a in case.command], cwd=place, env={"GRANDROUNDS_TRACEBACK": "1"})
+            done = rounds(*_unverified(case.command), cwd=place, env={"GRANDROUNDS_TRACEBACK": "1"})
     except (Exception, TooLong) as e:
         return f"{type(e).__name__}: {str(e)[:200]}"
     if (place / "foreign").read_text() != "another's file" or (place / "foreign").is_symlink():
@@ -283,6 +289,19 @@ def test_a_thinned_corpus_of_damaged_run_folders(good, tmp_path):
     cheap = [c for c in cases if c.command in (SHOW, ROUND, MODEL, SCHEMA, PRIVACY, GOES_ON, JSON_OUT, COURSE, EXPORT)]
     found = {case.name: said for case in cheap[::24] if (said := wrong(case, good, tmp_path / "case"))}
     assert not found
+
+
+@pytest.mark.parametrize("file", ["summary.json", "round_logs.json", "explanations.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["last byte gone", "missing", "link", "pipe", "huge"])
+def test_a_file_that_is_not_the_one_of_the_ledger_is_refused_before_it_is_read(good, tmp_path, file, damage):
+    place = tmp_path / "here"
+    shutil.copytree(good, place)
+    ANY[damage](place / "run" / file)
+    if file == "summary.json" and damage == "missing":
+        return  # then the run is not finished
+    with alarm():
+        done = rounds("predict", "run", "--table", SOURCE, cwd=place, env={"GRANDROUNDS_TRACEBACK": "1"})
+    assert done.returncode == 3 and "[changed-run]" in done.stderr and not done.stdout
 
 
 def test_damaged_stages_of_a_decision_are_named_by_a_resume(good, tmp_path):
@@ -336,7 +355,7 @@ def test_a_name_of_a_model_that_leads_out_of_the_folder_is_refused(good, tmp_pat
     shutil.copytree(good, tmp_path / "here")
     file = tmp_path / "here" / "run" / "summary.json"
     _edit(file, ("models", "a"), "../elsewhere/model.safetensors")
-    done = rounds("predict", "run", "--table", SOURCE, "--for", "a", cwd=tmp_path / "here")
+    done = rounds(*_unverified((*PREDICT, "--for", "a")), cwd=tmp_path / "here")
     assert done.returncode == 2
     assert "is not the name of a model file" in done.stderr
 

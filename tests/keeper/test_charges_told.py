@@ -9,9 +9,9 @@ import pytest
 
 from grandrounds.keeper.accounting.account import Account
 from grandrounds.keeper.accounting.terms import Terms
-from grandrounds.methods.veil.site import CENSUS
 from grandrounds.protocol.messages import Ask
 from tests.keeper.charges_support import NOBODY, STRICT, Site, told
+from tests.support import refused
 
 
 @pytest.fixture
@@ -73,17 +73,12 @@ def test_an_encoding_that_singles_out_a_patient_is_refused(site):
     rows = site.stack.data.numeric[site.stack.rows[0].train, column]
     values = np.unique(rows[np.isfinite(rows)])
     there, nobody = float(values[3]), float(values[3] + 0.123)
-    seen = {}
     for centre in (there, nobody):
         crafted["numeric"] = [{**crafted["numeric"][0], "centre": centre, "scale": 0.0}, *crafted["numeric"][1:]]
         ask = site.preparing(crafted)
         assert site.pay(ask).code == "not-private"
-        with np.errstate(all="ignore"):
-            site.host.answer(ask, NOBODY)  # were it allowed
-            asked = {"norm": 3.0, "value": 1.0, "noise": 1e6}
-            found = site.host.answer(site.numbered(Ask(CENSUS, asked, report=("census",))), NOBODY)
-        seen[centre] = bool(np.isnan(found["census"]).any())
-    assert seen == {there: True, nobody: False}
+        with refused("damaged-encoding"):  # were it allowed
+            site.host.answer(ask, NOBODY)
 
 
 @pytest.mark.parametrize("lie", [{"scale": 0.0}, {"scale": 1e-300}, {"centre": float("inf")}, {"low": float("nan")}])

@@ -303,6 +303,8 @@ def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, str(copy / "report.html")), done.stderr
     assert (copy / "report.html").read_text() == before
     (copy / "explanations.json").write_text(json.dumps(explanations()))
+    for name in ("ledger.db", "ledger.head.json", "report.html"):  # a run of other files, and no ledger
+        (copy / name).unlink()
     report(copy)
     assert "Training drift, by pair of sites" in Page((copy / "report.html").read_text()).titles()
     (copy / "summary.json").unlink()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from grandrounds.analysis.audit.changes import find_changes
 from grandrounds.analysis.audit.file_check import ClosingEntry
-from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.audit.report import audit, has_ledger
 from grandrounds.analysis.membership.attack import FILE, read_attacks
 from grandrounds.audit.entry import SIMULATED
 from grandrounds.audit.files import SUMMARY, hash_file
@@ -14,7 +15,7 @@ from grandrounds.audit.ledger import ledger_at
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.report.card import BoardFile, Signature
-from grandrounds.report.overview import LedgerCheck, Overview
+from grandrounds.report.overview import NOT_CHECKED, LedgerCheck, Overview
 from grandrounds.report.page import report_page
 from grandrounds.report.provenance import LedgerState, Provenance
 from grandrounds.report.unfinished import unfinished_page
@@ -46,7 +47,9 @@ def draw_report(run: Run, board: BoardFile | None = None) -> tuple[str, Provenan
     attacks = read_attacks(run)
     provenance = read_run_provenance(run.folder, attacked=attacks is not None, newest=board is not None)
     model = readable_file(run.folder / "model.safetensors")
-    page = report_page(summary, run.rounds, summary.environment, explanations, attacks, model, board, provenance)
+    changes = find_changes(run.folder)
+    ledger = LedgerCheck("fails", changes) if changes else NOT_CHECKED
+    page = report_page(summary, run.rounds, summary.environment, explanations, attacks, model, board, provenance, ledger)
     return page, provenance
 
 
@@ -67,8 +70,7 @@ def make_board_file(run: Run, *, use: str = "") -> BoardFile:
     """
     from grandrounds.analysis.register import state_of
 
-    has_ledger = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
-    result = audit(run.folder, deep=True, reports=False) if has_ledger else None
+    result = audit(run.folder, deep=True, reports=False) if has_ledger(run.folder) else None
     made = f"made on {datetime.now(UTC):%d %B %Y}"
     status = state_of(run.folder)
     if status is None:

@@ -55,7 +55,9 @@ class EvaluationResult:
         return str(self.frame.to_html())
 
 
-def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: str = "") -> DataFrame:
+def predict(
+    run: Run | str | Path, rows: Any, *, site: str | None = None, task: str = "", allow_missing: bool = False
+) -> DataFrame:
     """Score new patients with the model of a finished run.
 
     Args:
@@ -63,19 +65,20 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
         rows: A pandas DataFrame, or the path of a table, with the columns of the training data. A label is not needed.
         site: The site whose local model scores the rows, where sites have models of their own.
         task: A further task of the model; "" is the main one.
+        allow_missing: Also score rows without columns that the model relies on.
 
     Returns:
         One line per row with the index of the data frame: the risk of the event (or a probability for each class), and
-        the decision; of other tasks the predicted number, the expected count or the risk score.
-        `attrs["notes"]` lists what was missing; each note is also a warning.
+        the decision; of other tasks the predicted number, the expected count or the risk score. A column `missing_inputs`
+        names columns of the model that the rows lack. `attrs["notes"]` lists what was missing; each note is also a warning.
 
     Raises:
-        BadInput: The run is not finished, or the rows do not fit its model.
+        BadInput: The run is not finished, or the rows do not fit its model: absent columns have more than 5% of the importance.
     """
     from pandas import DataFrame
 
     finished_run = _open(run)
-    table, index = _read(finished_run, rows, pending=True)
+    table, index = _read(finished_run, rows, pending=True, allow_missing=allow_missing)
     made = finished_run.model_for(site).predict(table, task=task, corrected=True)
     frame = DataFrame(made.columns, index=index)
     frame.attrs["notes"] = list(made.notes)
@@ -84,13 +87,16 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
     return frame
 
 
-def evaluate(run: Run | str | Path, rows: Any, *, site: str | None = None) -> EvaluationResult:
+def evaluate(
+    run: Run | str | Path, rows: Any, *, site: str | None = None, allow_missing: bool = False
+) -> EvaluationResult:
     """Validate the model of a finished run on labelled rows, such as those of another hospital.
 
     Args:
         run: The run, or its folder.
         rows: A pandas DataFrame, or the path of a table, with the label column.
         site: The site whose local model is evaluated, where sites have models of their own.
+        allow_missing: Also score rows without columns that the model relies on.
 
     Returns:
         The scores on all rows and at each site. Warnings on training rows among them are also Python warnings.
@@ -102,7 +108,7 @@ def evaluate(run: Run | str | Path, rows: Any, *, site: str | None = None) -> Ev
     from grandrounds.core.arrays import plain
 
     finished_run = _open(run)
-    table, _ = _read(finished_run, rows)
+    table, _ = _read(finished_run, rows, allow_missing=allow_missing)
     values = plain(finished_run.model_for(site).evaluate(table))
     sentences = overlap_warnings(finished_run, table)
     for sentence in sentences:
@@ -111,18 +117,19 @@ def evaluate(run: Run | str | Path, rows: Any, *, site: str | None = None) -> Ev
 
 
 def _open(run: Run | str | Path) -> Run:
+    from grandrounds.api.opening import load_run
     from grandrounds.runs.run import Run
 
-    return run if isinstance(run, Run) else Run(Path(run))
+    return run if isinstance(run, Run) else load_run(run)
 
 
-def _read(run: Run, rows: Any, *, pending: bool = False) -> tuple[Any, Any]:
+def _read(run: Run, rows: Any, *, pending: bool = False, allow_missing: bool) -> tuple[Any, Any]:
     """Read new patients; also return the index of a data frame (else None)."""
     from grandrounds.analysis.case.rows import read_patients
     from grandrounds.core.errors import BadInput
 
     if isinstance(rows, str | Path):
-        return read_patients(run, rows, pending=pending), None
+        return read_patients(run, rows, pending=pending, allow_missing=allow_missing), None
     given = memory_rows(rows)
     if given is None:
         raise BadInput(
@@ -130,4 +137,4 @@ def _read(run: Run, rows: Any, *, pending: bool = False) -> tuple[Any, Any]:
             "training data",
             code="not-a-table",
         )
-    return read_patients(run, given), given.index if is_frame(given) else None
+    return read_patients(run, given, allow_missing=allow_missing), given.index if is_frame(given) else None

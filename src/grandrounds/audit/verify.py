@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from grandrounds.audit.book import Book, read_keys
@@ -78,6 +78,7 @@ def verify(
     *,
     heads: Sequence[SignedHead] = (),
     sites: Mapping[str, bytes] | None = None,
+    quick: bool = False,
 ) -> list[Finding]:
     """Verify a ledger.
 
@@ -87,6 +88,7 @@ def verify(
             used: then only its consistency is checked.
         heads: Signed heads that others kept.
         sites: Each site's public key, known independently of the ledger.
+        quick: Where the newest head covers all entries, let its signature stand for theirs and those of sites.
 
     Returns:
         All findings; empty if it verifies.
@@ -118,6 +120,8 @@ def verify(
         )
         return [Finding(WRONG_KEY, "ledger", description)]
     checker = _Checker(book, used, named, Tree(e.leaf for e in book.entries))
+    if quick and not first and checker.is_covered(heads):
+        return []
     findings = [*first, *checker.entries(), *checker.order(), *checker.heads(), *checker.kept_heads(heads)]
     return list(dict.fromkeys(findings))
 
@@ -166,6 +170,13 @@ class _Checker:
     def _first_kind(self) -> object:
         first = next((content for entry in self.book.entries if (content := _read_content(entry)) is not None), {})
         return first.get("kind")
+
+    def is_covered(self, heads: Sequence[SignedHead]) -> bool:
+        """Tell whether the newest head is over all entries, as they are, and every kept head over the first of them."""
+        if not self.book.heads or self.book.heads[-1].head.size != len(self.tree):
+            return False
+        signed = (replace(head, witnesses={}) for head in (self.book.heads[-1], *heads))
+        return not any(True for head in signed for _ in self._head(head, "ledger"))
 
     def entries(self) -> Iterator[Finding]:
         """Check signatures, and the hash of the previous entry in each."""

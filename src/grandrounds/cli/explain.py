@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.groups import ParentCommand
-from grandrounds.cli.options import Personal, Reading, TrustCode, Withdrawn, expand_options, use_personal
+from grandrounds.cli.options import AllowMissing, Personal, Reading, TrustCode, Withdrawn, expand_options, use_personal
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
@@ -84,6 +84,7 @@ def explain(
     ] = None,
     query: Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")] = None,
     reading: Reading = Reading(),
+    allow_missing: AllowMissing = False,
     explainer: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +145,7 @@ def explain(
             table=table,
             query=query,
             reading=reading.merge(finished_run.plan["data"]["missing"]),
+            allow_missing=allow_missing,
             explainer=explainer,
             protected=tuple(protected or ()),
         )

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,7 +122,7 @@ def list_models(
 
 
 @app.command()
-@reads_run
+@partial(reads_run, verified=False)
 def show(run: RunFolder, runs: AnyRuns = None, as_json: AsJson = False) -> None:
     """Show a model of the register: its state, hashes, signatures and history."""
     register = _register(run, runs)
@@ -133,7 +134,7 @@ def show(run: RunFolder, runs: AnyRuns = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@reads_run
+@partial(reads_run, verified=False)
 def propose(
     run: RunFolder,
     purpose: Annotated[str, typer.Option(help="The intended use: outcome, patients, setting.")],
@@ -157,7 +158,7 @@ def propose(
 
 
 @app.command()
-@reads_run
+@partial(reads_run, verified=False)
 def approve(
     run: RunFolder,
     by: By,
@@ -170,7 +171,7 @@ def approve(
 
 
 @app.command()
-@reads_run
+@partial(reads_run, verified=False)
 def use(
     run: RunFolder,
     by: By,
@@ -200,7 +201,7 @@ def use(
 
 
 @app.command()
-@reads_run
+@partial(reads_run, verified=False)
 def withdraw(
     run: RunFolder,
     by: By,

@@ -66,6 +66,12 @@ TrustCode = Annotated[
         "Read the code first. Modules must have the SHA-256 that the plan lists.",
     ),
 ]
+AllowMissing = Annotated[
+    bool,
+    typer.Option(
+        "--allow-missing", help="Also take new patients without columns that the model relies on: they are filled in and noted."
+    ),
+]
 Withdrawn = Annotated[
     bool,
     typer.Option(
@@ -290,6 +296,7 @@ class NewRows:
     ]
     query: Query = None
     reading: Reading = Reading()
+    allow_missing: AllowMissing = False
 
     def read(self, run: Run, *, pending: bool = False) -> Table | ImageSet:
         """Read the rows in the format of the run's own data, and print assumptions on the format.
@@ -301,7 +308,9 @@ class NewRows:
         from grandrounds.analysis.case.rows import read_patients
 
         reading = self.reading.merge(run.plan["data"]["missing"])
-        rows = read_patients(run, self.table, query=self.query, reading=reading, pending=pending)
+        rows = read_patients(
+            run, self.table, query=self.query, reading=reading, pending=pending, allow_missing=self.allow_missing
+        )
         show_reading(rows)
         return rows
 

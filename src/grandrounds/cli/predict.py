@@ -81,7 +81,7 @@ def _name_visits(rows: Table | ImageSet) -> dict[str, Array]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(reads_run(predict))
+    app.command()(reads_run(predict, prints_data=True))
     app.command()(reads_run(evaluate))
     app.command()(reads_run(export))
 

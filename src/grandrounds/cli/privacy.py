@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command(cls=ParentCommand)(reads_run(privacy))
+    app.command(cls=ParentCommand)(reads_run(privacy, verified=False))
     app.command("privacy budget")(budget)
 
 

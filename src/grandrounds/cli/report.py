@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 
-COMPARISON = "comparison.json"
+COMPARISON, REPORT = "comparison.json", "report.html"
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +39,7 @@ def report(
             "register of models)."
         ),
     ] = "",
+    out: Annotated[Path | None, typer.Option(help="Write the page to this file (default: report.html in the folder).")] = None,
     withdrawn: Withdrawn = False,
 ) -> None:
     """Write report.html of a run or a comparison again; with --pdf a PDF and with --deck slides for a governance board.
@@ -64,25 +65,25 @@ def report(
                 f"{folder} is a comparison, and a model card describes one run: give the folder of a run",
                 code="not-a-run-folder",
             )
-        echo(str(_write(folder, _comparison(folder))))
+        echo(str(_write(out or folder / REPORT, _comparison(folder))))
         return
     if not (folder / "checkpoint").is_dir():
         raise BadInput(
             f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})",
             code="not-a-run-folder",
         )
-    _report_run(folder, pdf=pdf, deck=deck, use=use, withdrawn=withdrawn)
+    _report_run(folder, out or folder / REPORT, pdf=pdf, deck=deck, use=use, withdrawn=withdrawn)
 
 
-def _report_run(folder: Path, *, pdf: bool, deck: Path | None, use: str, withdrawn: bool) -> None:
+def _report_run(folder: Path, out: Path, *, pdf: bool, deck: Path | None, use: str, withdrawn: bool) -> None:
     from grandrounds.analysis import reports
     from grandrounds.runs.run import Run
 
     run = Run(folder, withdrawn=withdrawn)
     if not run.finished and not pdf and deck is None:
-        echo(str(_write(folder, reports.draw_unfinished(run))))
+        echo(str(_write(out, reports.draw_unfinished(run))))
         return
-    echo(str(_write(folder, reports.draw_report(run)[0])))
+    echo(str(_write_report(run, out)))
     if not pdf and deck is None:
         return
     board = reports.make_board_file(run, use=use)
@@ -100,12 +101,39 @@ def _report_run(folder: Path, *, pdf: bool, deck: Path | None, use: str, withdra
         echo(str(deck))
 
 
-def report_run(folder: Path) -> Path:
-    """Write a finished run's report.html again, and return its path; also of a run from which a site withdrew."""
-    from grandrounds.analysis.reports import draw_report
+def report_run(folder: Path) -> None:
+    """Write a finished run's report.html again, also after a withdrawal; a run whose files were changed keeps its page."""
+    from grandrounds.analysis.audit.changes import find_changes
     from grandrounds.runs.run import Run
 
-    return _write(folder, draw_report(Run(folder, withdrawn=True))[0])
+    if not find_changes(folder):
+        _write_report(Run(folder, withdrawn=True), folder / REPORT)
+
+
+def _write_report(run: Run, path: Path) -> Path:
+    """Write the page of a finished run, and say where it replaces another one.
+
+    Raises:
+        BadInput: It would replace the page that the run ended with, and files of the run were changed since.
+    """
+    from grandrounds.analysis.audit.changes import find_changes
+    from grandrounds.analysis.reports import draw_report
+    from grandrounds.audit.files import read_file
+    from grandrounds.core.errors import BadInput
+
+    page = draw_report(run)[0]
+    try:
+        replaces = path.resolve() == (run.folder / REPORT).resolve() and read_file(path) != page.encode()
+    except BadInput:
+        replaces = False  # there is no page
+    if replaces and find_changes(run.folder):
+        raise BadInput(
+            f"{path} was written when the run ended, and files of the run were changed since: name another file with --out FILE",
+            code="file-exists",
+        )
+    if replaces:
+        echo(f"note: {path} replaces another page; `rounds audit verify {run.folder}` compares it with its inputs", err=True)
+    return _write(path, page)
 
 
 def _comparison(folder: Path) -> str:
@@ -139,11 +167,10 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
     return out
 
 
-def _write(folder: Path, page: str) -> Path:
+def _write(path: Path, page: str) -> Path:
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
 
-    path = folder / "report.html"
     try:
         write_atomic(path, page.encode(), durable=False)
     except OSError as e:

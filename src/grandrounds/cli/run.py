@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(run)
-    app.command()(reads_run(resume))
+    app.command()(reads_run(resume, verified=False))
     app.command()(plan)
 
 

@@ -7,11 +7,12 @@ Rich reads `[mg/l]` in any text as markup of its own, so that a column `CRP [mg/
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -83,16 +84,30 @@ TRACEBACK = "GRANDROUNDS_TRACEBACK"
 """The variable that shows a traceback in place of that sentence."""
 
 
-def reads_run(command: Callable[P, R]) -> Callable[P, R]:
-    """Guard a command that reads a run folder: an error that no check of its files caught becomes one sentence.
+Unverified = Annotated[
+    bool,
+    typer.Option("--unverified", help="Go on where files of the run are not those that its ledger names, and say so first."),
+]
+
+
+def reads_run(command: Callable[P, R], *, verified: bool = True, prints_data: bool = False) -> Callable[P, R]:
+    """Guard a command that reads a run folder: refuse changed files, and turn an error that no check caught into one sentence.
 
     Files are checked as they are read (`RunFolder.read`, `Checkpoint`, `TrainedModel.load`). This is the last resort, and
     names the place in the program, since the fault may also be the program's own.
+
+    Args:
+        command: The command; it is given the option --unverified.
+        verified: Compare the run's files with its ledger first.
+        prints_data: The command prints a table for programs, so that warnings are on standard error.
     """
 
     @functools.wraps(command)
     def guarded(*args: P.args, **named: P.kwargs) -> R:
         try:
+            if verified:
+                on_error = prints_data or bool(named.get("as_json") or named.get("quiet"))
+                _check_record(_list_folders(named), unverified=bool(named.pop("unverified", False)), on_error=on_error)
             return command(*args, **named)
         except (
             LookupError,
@@ -105,8 +120,7 @@ def reads_run(command: Callable[P, R]) -> Callable[P, R]:
         ) as e:
             if os.environ.get(TRACEBACK):
                 raise
-            folder = next((v for n, v in named.items() if n in ("run", "folder", "runs", "folders")), "")
-            names = " ".join(str(f) for f in folder) if isinstance(folder, list) else str(folder)
+            names = " ".join(map(str, _list_folders(named)))
             frame = traceback.extract_tb(e.__traceback__)[-1]
             words = " ".join(str(e).split())[:80]
             raise BadInput(
@@ -115,4 +129,32 @@ def reads_run(command: Callable[P, R]) -> Callable[P, R]:
                 code="damaged-run",
             ) from None
 
+    if verified:
+        option = inspect.Parameter("unverified", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Unverified)
+        shown = [*inspect.signature(command, eval_str=True).parameters.values(), option]
+        guarded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        guarded.__annotations__ = {p.name: p.annotation for p in shown}
     return guarded
+
+
+def _list_folders(named: Mapping[str, Any]) -> list[Path]:
+    """List the folders of runs among the arguments of a command."""
+    folder: Any = next((v for n, v in named.items() if n in ("run", "folder", "runs", "folders") and v is not None), [])
+    return [Path(f) for f in (folder if isinstance(folder, list) else [folder])]
+
+
+def _check_record(folders: list[Path], *, unverified: bool, on_error: bool) -> None:
+    """Refuse runs whose files are not those that their ledgers name; with --unverified say so in the first line.
+
+    Raises:
+        ChangedRun: Files of a run were changed.
+    """
+    from grandrounds.analysis.audit.changes import ChangedRun, find_changes
+
+    for folder in folders:
+        sentence = find_changes(folder)
+        if sentence and not unverified:
+            fix = f"run `rounds audit verify {folder}`; --unverified goes on all the same"
+            raise ChangedRun(f"{folder}: {sentence} To see every change, {fix}", code="changed-run")
+        if sentence:
+            echo(f"UNVERIFIED {folder}: {sentence}", err=on_error, colour="red")

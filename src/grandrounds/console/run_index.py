@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grandrounds.analysis.audit.changes import ChangedRun, find_changes
 from grandrounds.console.single_flight import SingleFlight
 from grandrounds.core.compact import Packer
 from grandrounds.core.ending import Ending
@@ -47,7 +48,7 @@ CACHED_BYTES = 256 * 2**20
 UNREADABLE = "unreadable"
 _JOURNAL = "checkpoint/rounds.jsonl"
 _READ = ("summary.json", "round_logs.json", "explanations.json", _JOURNAL, "checkpoint/plan.json", MARK)
-_STAMPED = (*_READ, "checkpoint/state.safetensors")
+_STAMPED = (*_READ, "checkpoint/state.safetensors", "model.safetensors", "schema.json", "percentiles.json", "ledger.db")
 """Files whose changes are noticed. The state commits a round, after the journal has it."""
 T = TypeVar("T")
 Stamp = tuple[tuple[int, int], ...]
@@ -233,8 +234,9 @@ class RunIndex:
                 cache.popitem(last=False)
 
     def _open(self, entry: RunEntry) -> Run:
-        """Open a run and read all of its files, so that damage is found here."""
+        """Open a run and read all of its files, so that damage and changes are found here."""
         check_files(entry)
+        refuse_changes(entry)
         run = IndexedRun(entry.folder, self._read_rounds)
         rounds = run.rounds
         if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
@@ -334,6 +336,20 @@ def check_files(entry: RunEntry) -> None:
     for name in _READ:
         largest = LONGEST_JOURNAL if name == _JOURNAL and not finished else None
         refuse_file(entry.folder / name, f"{name} of run '{entry.name}'", largest=largest)
+
+
+def refuse_changes(entry: RunEntry) -> None:
+    """Refuse a finished run whose files are not those that its ledger names.
+
+    Args:
+        entry: The run.
+
+    Raises:
+        ChangedRun: One of them is not.
+    """
+    changes = find_changes(entry.folder)
+    if changes:
+        raise ChangedRun(f"run '{entry.name}' is not shown: {changes} The page Audit names every change.", code="changed-run")
 
 
 class IndexedRun(Run):

@@ -51,11 +51,23 @@ class RunFailed(GrandRoundsError):
 _LONGEST = 100  # characters of a word that are compared: the time that takes grows with their square
 
 
+def closest(word: str, choices: Iterable[str]) -> str:
+    """Return the clause "did you mean 'x'?", or "" without a similar name; case and a unit in brackets do not count."""
+    names = {_plain(name): name for name in choices}
+    close = difflib.get_close_matches(_plain(word), names, n=1, cutoff=0.6)
+    return f"did you mean '{names[close[0]]}'?" if close else ""
+
+
+def _plain(name: str) -> str:
+    short = name[:_LONGEST].casefold()
+    return short.split("(")[0].split("[")[0].strip() or short
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return the clause "did you mean 'x'? known: a, b, c", for messages about an unknown name."""
     names = [str(k) for k in choices]
-    close = difflib.get_close_matches(word[:_LONGEST], names, n=1, cutoff=0.6)
-    hint = f"did you mean '{close[0]}'? " if close else ""
+    close = closest(word, names)
+    hint = f"{close} " if close else ""
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
     return f"{hint}known: {shown}"
 

@@ -35,6 +35,7 @@ from grandrounds.data.design import (
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.subgroups import Grouping, agree_groupings, groupings_from, groupings_to_dict, plan_bands
 from grandrounds.data.summary import Moments, Summary
+from grandrounds.data.table import Table
 
 INDICATOR_SHARE = 0.01
 """A missing-value indicator is made where at least this share of the consortium's rows lacks the value."""
@@ -205,6 +206,11 @@ class Encoding:
             if len(codes) and codes[-1] < 0:
                 out.append(f"column '{cat.name}' has no value here: {read}")
         return out
+
+    def absent_columns(self, table: Table) -> tuple[str, ...]:
+        """List the columns of the inputs that a table lacks."""
+        names = (*(rule.name for rule in self.numeric), *(rule.name for rule in self.categorical))
+        return tuple(name for name in names if name not in table.columns and name not in self.left_out)
 
     def labels(self, data: Dataset) -> Array:
         """Number the classes (n,); a label the consortium has never trained on is refused.

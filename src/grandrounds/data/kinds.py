@@ -111,7 +111,7 @@ def find_summary_fault(values: Payload) -> str:
 
 
 def _check_scales(encoding: AnyEncoding) -> None:
-    """Refuse numbers by which a row would have inputs that are not finite: a row could then be told from its answer."""
+    """Refuse numbers by which a row would have inputs that are not finite, so that an answer would single it out."""
     if isinstance(encoding, ImageEncoding):
         numbers, scales = [*encoding.mean, *encoding.std], list(encoding.std)
     else:

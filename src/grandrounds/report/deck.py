@@ -75,9 +75,11 @@ class _Deck:
         return out.getvalue()
 
     def add_verdict(self) -> None:
-        """Slide 1: the verdict, the main figures and the intended use."""
+        """Slide 1: the verdict, the main figures and the intended use; first the fault of a run whose files were changed."""
         view = self._view
         slide = self._slide(view.verdict_title, colour=_COLOURS.get(view.verdict, _INK))
+        if view.ledger.fails:
+            self._box(slide, view.ledger.sentence, 0.6, 0.05, _WIDE - 1.2, 0.4, size=14, colour=_COLOURS[WORSE], bold=True)
         facts = [
             ("Predicts", view.prediction or view.outcome or view.data),
             ("Intended use", view.use),

@@ -98,6 +98,13 @@ def newest_block(explanations: Explanations, kind: str) -> Block:
     return by_round[max(by_round)]
 
 
+def importances(explanations: Explanations) -> dict[str, float]:
+    """Return the share of each feature in what the deployed model relies on, over all sites; empty where it was not explained."""
+    if not explanations.get("final") and not blocks_by_round(explanations, "deployed"):
+        return {}
+    return dict(zip(explanations["features"], newest_block(explanations, "deployed")["consensus"], strict=True))
+
+
 def require_blocks(explanations: Explanations, kind: str) -> dict[int, Block]:
     """Collect the blocks of one kind, and refuse explanations without any.
 

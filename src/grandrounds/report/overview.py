@@ -93,6 +93,11 @@ class LedgerCheck:
     sentence: str
     simulated: bool = False
 
+    @property
+    def fails(self) -> bool:
+        """True if the ledger, or a file that it names, was changed."""
+        return self.state == "fails"
+
     @classmethod
     def from_audit(cls, result: AuditResult | None) -> LedgerCheck:
         """Describe the result of an audit; None is a run without a ledger."""
@@ -228,7 +233,8 @@ class Overview:
     @property
     def page_header(self) -> tuple[str, str]:
         """The run, and the hash of its model, for the top of each page of a file."""
-        return f"Run {self.name}", f"model SHA-256 {self.model_hash}" if self.model_hash else "no model file"
+        changed = ", which does NOT match its ledger" if self.ledger.fails else ""
+        return f"Run {self.name}{changed}", f"model SHA-256 {self.model_hash}" if self.model_hash else "no model file"
 
     @property
     def tested_text(self) -> str:

@@ -16,7 +16,7 @@ from grandrounds.report.explanations import Explanations, name_features
 from grandrounds.report.figure import packed_script
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
-from grandrounds.report.overview import LedgerCheck, Overview, make_overview
+from grandrounds.report.overview import NOT_CHECKED, LedgerCheck, Overview, make_overview
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.description import (
     cohort_section,
@@ -80,6 +80,7 @@ def report_page(
     model: ReadableModel | None = None,
     board: BoardFile | None = None,
     provenance: Provenance | None = None,
+    ledger: LedgerCheck = NOT_CHECKED,
 ) -> str:
     """Write the page. All names from data are escaped.
 
@@ -93,11 +94,12 @@ def report_page(
         board: For a file for a board: intended use, date, result of the audit and the sign-off block. None for report.html, which
             is drawn again to check it and so depends on the files of the run alone.
         provenance: The ledger's state and the hashes of inputs that the page carries.
+        ledger: The check of a run whose files were changed, which the page begins with; that of `board` where there is one.
 
     Returns:
         HTML.
     """
-    view, charts = page_overview(summary, board, provenance), Charts(packed_script())
+    view, charts = page_overview(summary, board, provenance, ledger), Charts(packed_script())
     title = f"{summary.data}: {view.prediction or summary.method}"
     parts = [
         Part("summary", "Summary", summary_part(view)),
@@ -116,6 +118,7 @@ def report_page(
     ]
     shown = [part for part in parts if any(part.body)]
     body = [
+        *([f"<p class='verdict failed' role='alert'>{escape(view.ledger.sentence)}</p>"] if view.ledger.fails else []),
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{escape(_about(summary, board))}</p>",
         *_event_lines(summary),
@@ -126,11 +129,13 @@ def report_page(
     return document(title, body, charts.script, head="" if provenance is None else provenance.tag, dark=True)
 
 
-def page_overview(summary: RunSummary, board: BoardFile | None, provenance: Provenance | None) -> Overview:
+def page_overview(
+    summary: RunSummary, board: BoardFile | None, provenance: Provenance | None, ledger: LedgerCheck = NOT_CHECKED
+) -> Overview:
     """Collect the facts that the page begins with."""
     digest = "" if provenance is None else provenance.inputs.get("model.safetensors", "")
     if board is None:
-        return make_overview(summary, model_hash=digest)
+        return make_overview(summary, ledger=ledger, model_hash=digest)
     return make_overview(summary, use=board.use, ledger=LedgerCheck.from_audit(board.audited), model_hash=digest)
 
 

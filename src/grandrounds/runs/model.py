@@ -15,7 +15,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
 from grandrounds.core.plugins import admit, check, is_path
 from grandrounds.data.dataset import read_new_rows
-from grandrounds.data.encoding import class_numbers
+from grandrounds.data.encoding import Encoding, class_numbers
 from grandrounds.data.event import LAST, Event, event_place, guess_event
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, encoding_from, outcome_of, task_of
@@ -60,21 +60,26 @@ class Predictions:
     values: Array | None = None  # (n,) predicted numbers, expected counts or log hazards, of other tasks
     label: str = ""  # the column that is predicted
     thresholds: Array | None = None  # (n,) the threshold of each row, where groups have thresholds of their own
+    absent: tuple[str, ...] = ()  # columns of the model that the rows lack
 
     @property
     def columns(self) -> dict[str, Array]:
-        """The predictions as the columns of a table: a risk or probabilities and the decision, or one number."""
+        """The predictions as the columns of a table: a risk or probabilities and the decision, or one number.
+
+        Where the rows lack columns of the model, `missing_inputs` names them.
+        """
+        missing = {"missing_inputs": np.full(len(self.probabilities), "; ".join(self.absent), object)} if self.absent else {}
         if self.values is not None:
             names = {REGRESSION: "predicted", COUNT: "expected", SURVIVAL: "risk_score"}
             name = names[self.task] if self.task == SURVIVAL else f"{names[self.task]}_{'_'.join(self.label.split())}"
-            return {name: self.values}
+            return {name: self.values, **missing}
         if self.event is None:
             columns = {f"p({c})": self.probabilities[:, k] for k, c in enumerate(self.classes)}
         else:
             columns = {self.event.column: self.risk}
         if self.thresholds is not None:
             columns["threshold"] = self.thresholds
-        return {**columns, "decision": self.decisions}
+        return {**columns, "decision": self.decisions, **missing}
 
     @property
     def risk(self) -> Array:
@@ -240,13 +245,14 @@ class TrainedModel:
         """
         data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
+        absent = self.encoding.absent_columns(data.table) if isinstance(self.encoding, Encoding) else ()
         outcome = outcome_of(self.encoding)
         if outcome is not None:
             if task:
                 self._own_classes(task)
             label, none = "" if self.schema is None else self.schema.label, np.empty((len(logits), 0))
             values = outcome.predict(logits[:, 0])
-            return Predictions(none, (), none[:, :0], tuple(notes), None, outcome.task, values, label)
+            return Predictions(none, (), none[:, :0], tuple(notes), None, outcome.task, values, label, absent=absent)
         class_indices = self._own_classes(task)
         words = tuple(self.encoding.classes[c] for c in class_indices)
         p = class_probabilities(
@@ -269,7 +275,8 @@ class TrainedModel:
                 notes.append(note)
                 thresholds = limit if self.mitigation.kind == THRESHOLDS else None
             decided = np.where(p[:, event_index] >= limit, event_index, 1 - event_index)
-        return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event, thresholds=thresholds)
+        words_decided = np.array(words, object)[decided]
+        return Predictions(p, words, words_decided, tuple(notes), event, thresholds=thresholds, absent=absent)
 
     def score_labelled(self, table: Any) -> tuple[Array, Array, tuple[str, ...]]:
         """Score labelled rows of a model that predicts classes.

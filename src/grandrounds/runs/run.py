@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods.personal.parts import HEAD
-from grandrounds.report.explanations import Explanations
+from grandrounds.report.explanations import Explanations, importances
 from grandrounds.runs.context import Progress
 from grandrounds.runs.ending import CHANGEABLE
 from grandrounds.runs.explanations import written
@@ -105,6 +106,30 @@ class Run:
                 code="damaged-file",
             )
         return cast(Explanations, values)
+
+    @cached_property
+    def importances(self) -> dict[str, float]:
+        """The share of each feature in what the final model relies on, of a risk card in its points; empty where none is stored.
+
+        Raises:
+            BadInput: The file is damaged.
+        """
+        if self.summary.get("card"):
+            points = [(term.column, abs(term.points)) for term in self.card.card.terms]
+            total = sum(p for _, p in points) or 1
+            return {name: sum(p for column, p in points if column == name) / total for name, _ in points}
+        if not self._files.explanations.exists():
+            return {}
+        try:
+            shares = {str(name): float(share) for name, share in importances(self.explanations).items()}
+        except (LookupError, TypeError, ValueError, AttributeError):
+            shares = {"": math.nan}
+        if not all(0 <= share <= 1 for share in shares.values()):
+            raise BadInput(
+                f"{self._files.explanations} is damaged: a feature has no share of the importance; run the experiment again",
+                code="damaged-file",
+            )
+        return shares
 
     @cached_property
     def plan(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def test_high_lactate_raises_the_risk_and_low_lactate_lowers_it(logistic):
 
 def test_what_is_odd_about_a_patient_is_said(logistic):
     new = pd.DataFrame([{"age": 1e4, "lactate": np.nan, "ward": "attic"}])
-    case = explain_case(logistic, 1, table=new)
+    case = explain_case(logistic, 1, table=new, allow_missing=True)
     held = {r.column: r for r in case.attributions}
     fill = next(r for r in logistic.model.encoding.numeric if r.name == "lactate").fill
     high = next(r for r in logistic.model.encoding.numeric if r.name == "age").high
@@ -136,7 +136,7 @@ def test_what_is_odd_about_a_patient_is_said(logistic):
     }  # fmt: skip
     assert {r.column for r in case.attributions if r.imputed} == {"lactate", "pressure"}
     assert (case.site, case.part, case.outcome) == (None, None, None)
-    clipped = explain_case(logistic, 1, table=new.assign(age=high))
+    clipped = explain_case(logistic, 1, table=new.assign(age=high), allow_missing=True)
     assert case.score == pytest.approx(clipped.score), "a value drawn in counts as the bound it was drawn to"
 
 
@@ -147,7 +147,7 @@ def test_ordered_levels_keep_their_words(home):
     grade = next(r for r in case.attributions if r.column == "grade")
     assert grade.value == table["grade"][2]
     assert grade.percentile is not None
-    missing = explain_case(run, 1, table=pd.DataFrame([{"age": 50.0, "grade": None}]))
+    missing = explain_case(run, 1, table=pd.DataFrame([{"age": 50.0, "grade": None}]), allow_missing=True)
     assert any("grade has no value: the consortium's median, low" in note.text for note in missing.quality)
 
 
@@ -298,7 +298,7 @@ def test_poisoned_rows_are_called_so(home):
     [
         ({"case": 0}, "unknown-row"),
         ({"case": 191}, "unknown-row"),
-        ({"case": 2, "table": pd.DataFrame([{"age": 4.0}])}, "unknown-row"),
+        ({"case": 2, "table": pd.DataFrame([{"age": 4.0}]), "allow_missing": True}, "unknown-row"),
         ({"case": 1, "table": pd.DataFrame([{"weight": 4.0}])}, "missing-columns"),
         ({"case": 1, "explainer": "shop"}, "unknown-explainer"),
         ({"case": 1, "site": "d"}, "unknown-site"),

@@ -55,6 +55,7 @@ def audit(
     sites: Path | None = None,
     report: Path | None = None,
     reports: bool = True,
+    quick: bool = False,
 ) -> AuditResult:
     """Check a run folder, an exported file, or the folder of a watch.
 
@@ -67,6 +68,7 @@ def audit(
         sites: A list or a folder of the sites' public keys, which the ledger must name.
         report: A page or PDF to check against the run.
         reports: Check report.html and report.pdf of the folder too.
+        quick: Check one signature for all entries of the ledger, and none of its sites, where it covers all of them.
 
     Raises:
         BadInput: There is no such run or export, or a key or a head cannot be read.
@@ -114,12 +116,18 @@ def audit(
         trusted=server_key is not None,
         sites=site_keys,
         trusted_heads=len(heads),
+        quick=quick,
     )
     if book is None or result.findings:
         return replace(result, unchecked=(BROKEN,))
     if not files:
         return _ledger_only(result, book, run)
     return _add_files(result, book, run, deep=deep, report=report, reports=reports)
+
+
+def has_ledger(run: Path) -> bool:
+    """Tell whether a run has, or had, a ledger."""
+    return any(_exists(run / name) for name in ("ledger.db", "ledger.head.json"))
 
 
 def _ledger_only(result: AuditResult, book: Book, run: Path) -> AuditResult:
@@ -303,10 +311,11 @@ def _audit_ledger(
     trusted: bool = True,
     sites: Mapping[str, bytes] | None = None,
     trusted_heads: int = 0,
+    quick: bool = False,
 ) -> tuple[AuditResult, Book | None]:
     if isinstance(book, Finding):
         return AuditResult(str(where), (book, *damaged)), None
-    findings = (*verify(book, key, heads=signed_heads, sites=sites), *damaged)
+    findings = (*verify(book, key, heads=signed_heads, sites=sites, quick=quick), *damaged)
     notes, checked, simulated = [], [], False
     if key is None or not trusted:
         source = "the ledger itself" if key is None else "beside the ledger"

@@ -61,6 +61,7 @@ def explain_case(
     explainer: str | None = None,
     protected: Sequence[str] = (),
     data: Any = None,
+    allow_missing: bool = False,
 ) -> Case:
     """Explain the prediction for one patient or image.
 
@@ -77,6 +78,7 @@ def explain_case(
         explainer: A name in EXPLAINERS, by default shap; images have heat maps instead.
         protected: The columns to flag, in place of those known by name.
         data: The run's own rows, where they came from memory.
+        allow_missing: Also take a `table` without columns that the model relies on.
 
     Returns:
         The risk, the contribution of each column or the heat maps, and the quality of the values.
@@ -89,7 +91,7 @@ def explain_case(
         run_rows = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
         row, comparison = run_rows.find(case), lambda: run_rows
     else:
-        new = read_patients(run, table, query=query, reading=reading)
+        new = read_patients(run, table, query=query, reading=reading, allow_missing=allow_missing)
         row, comparison = find_new_case(run, new, case), cache(lambda: comparison_rows(run, new, case, data=data))
     user = row.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
     if user is None and run.summary["models"]:

@@ -22,9 +22,11 @@ from grandrounds.core.rng import generator
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.corruption.attacks import DATA_KINDS
 from grandrounds.data.dataset import read_new_rows
+from grandrounds.data.encoding import Encoding
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES, read_data
+from grandrounds.data.new_patients import refuse_absent_columns
 from grandrounds.data.readers import read_plan_table
 from grandrounds.data.table import Table, to_text
 from grandrounds.data.warnings import training_overlap_warnings
@@ -259,8 +261,9 @@ def read_patients(
     query: str | None = None,
     reading: Mapping[str, object] | None = None,
     pending: bool = False,
+    allow_missing: bool = False,
 ) -> Table | ImageSet:
-    """Read new patients.
+    """Read new patients, and check that they have the columns that the run's model relies on.
 
     A text file is read as the run's own was (marks for missing, kinds of columns, decimal mark where a cell can be read
     in two ways).
@@ -272,14 +275,23 @@ def read_patients(
         reading: Settings of [data] that differ.
         pending: Of a run with a cohort, whose patients may come from clinical records: also take those whose outcome is not
             known yet.
+        allow_missing: Also take rows without columns that the model relies on.
 
     Raises:
-        BadInput: They cannot be read, or are of another kind than the model's data.
+        BadInput: They cannot be read, are of another kind than the model's data, or lack columns that the model relies on.
     """
-    if not isinstance(table, (str, PathLike)):
-        rows: Table | ImageSet = to_rows(table)
-        return rows
-    where = str(table)
+    if isinstance(table, (str, PathLike)):
+        rows = _read_rows(run, str(table), query=query, reading=reading, pending=pending)
+    else:
+        rows = to_rows(table)
+    if isinstance(rows, Table) and not allow_missing and isinstance(run.model.encoding, Encoding):
+        refuse_absent_columns(rows, run.model.encoding, run.importances)
+    return rows
+
+
+def _read_rows(
+    run: Run, where: str, *, query: str | None, reading: Mapping[str, object] | None, pending: bool
+) -> Table | ImageSet:
     shape = parse_image_shape(Plan(run.plan).data)
     if shape is not None:
         return _read_site_images(where, shape, Plan(run.plan).data)

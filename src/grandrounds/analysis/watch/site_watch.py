@@ -368,7 +368,8 @@ def read_label_table(run: Run, source: Source) -> Table:
     """
     from grandrounds.analysis.case.rows import read_patients
 
-    rows = read_patients(run, source.table, query=source.query, reading=source.reading_of(source.table))
+    reading = source.reading_of(source.table)
+    rows = read_patients(run, source.table, query=source.query, reading=reading, allow_missing=True)  # ids and labels alone
     if not isinstance(rows, Table):
         raise BadInput(f"{source.name} has images, not outcomes: give a table with ids and labels", code="wrong-data-kind")
     return rows

@@ -95,7 +95,8 @@ class Source:
             BadInput: A table cannot be read.
         """
         if not isinstance(self.table, str | Path):
-            yield replace(_keep_site(run, site, read_patients(run, self.table), float("nan"), ""), in_memory=True)
+            given = read_patients(run, self.table, allow_missing=True)
+            yield replace(_keep_site(run, site, given, float("nan"), ""), in_memory=True)
             return
         where = str(self.table)
         single = "://" in where or not Path(where).expanduser().is_dir() or _has_records(run, where)
@@ -115,7 +116,8 @@ class Source:
     def _read_rows(self, run: Run, where: str | Path, query: str | None) -> Table | ImageSet | None:
         """Read a table; None where it has no rows yet."""
         try:
-            return read_patients(run, where, query=query, reading=self.reading_of(where), pending=True)
+            reading = self.reading_of(where)
+            return read_patients(run, where, query=query, reading=reading, pending=True, allow_missing=True)  # it raises an alarm
         except BadInput as e:
             if e.code in ("empty-table", "empty-cohort"):
                 return None

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.audit.report import audit, has_ledger
 from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
@@ -98,7 +98,7 @@ def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LI
         The result, or the state of a check that goes on.
     """
     entry = run_index.get(run)
-    if not _has_ledger(entry):
+    if not has_ledger(entry.folder):
         return Check(state=NONE, says=_no_ledger_text(run), deep=deep)
     try:
         return get_cache(run_index).compute(
@@ -162,8 +162,9 @@ def latest_check(run_index: RunIndex, entry: RunEntry) -> Check | None:
 
 
 def _line(run_index: RunIndex, entry: RunEntry) -> LedgerLine:
+    has = has_ledger(entry.folder)
     line = LedgerLine(
-        run=entry.name, run_state=entry.state, ledger=_has_ledger(entry), state=UNCHECKED if _has_ledger(entry) else NONE,
+        run=entry.name, run_state=entry.state, ledger=has, state=UNCHECKED if has else NONE,
         anchored=(entry.folder / "anchors.json").exists(),
     )  # fmt: skip
     if not line.ledger:
@@ -237,11 +238,6 @@ def _check_ledger_files(entry: RunEntry) -> None:
     check_files(entry)
     for name in _FILES:
         refuse_file(entry.folder / name, f"{name} of run '{entry.name}'")
-
-
-def _has_ledger(entry: RunEntry) -> bool:
-    """Check that a run has, or had, a ledger."""
-    return any((entry.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
 
 
 def _no_ledger_text(run: str) -> str:

@@ -8,7 +8,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunIndex, Stamp, Unreadable, check_files
+from grandrounds.console.run_index import (
+    FINISHED,
+    UNREADABLE,
+    RunEntry,
+    RunIndex,
+    Stamp,
+    Unreadable,
+    check_files,
+    refuse_changes,
+)
 from grandrounds.core.plugins import last_word
 from grandrounds.core.records import RunSummary
 from grandrounds.core.redact import hide
@@ -74,6 +83,7 @@ def run_line(run_index: RunIndex, entry: RunEntry, stamp: Stamp | None = None) -
 
 def _line(entry: RunEntry) -> RunLine:
     check_files(entry)
+    refuse_changes(entry)
     run = Run(entry.folder, trust_code=None)
     plan = run.plan
     line: dict[str, Any] = {

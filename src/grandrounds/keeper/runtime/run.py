@@ -216,7 +216,7 @@ class SiteRun:
         return encode_answer(Answer(self._me.name, ask.id, self._access.trim(ask, values, rows)), self.layout)
 
     def _check_finite(self, values: Payload) -> None:
-        """Refuse an answer with numbers that are not finite. The charge stands, because the refusal discloses something too."""
+        """Refuse an answer with numbers that are not finite. It stays charged, because the refusal discloses something too."""
         for name, value in values.items():
             array = np.asarray(value)
             if array.dtype.kind == "f" and not may_be_nan(name) and not np.isfinite(array).all():
