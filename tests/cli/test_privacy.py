@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import typer
 
 import grandrounds as gr
+from grandrounds.analysis.dossier.documents import dpia
+from grandrounds.analysis.dossier.evidence import Evidence
+from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.analysis.privacy.account import load_account, read_site_budget
-from grandrounds.cli.privacy import register
+from grandrounds.cli.privacy import account_lines, register
 from grandrounds.cli.report import report_run
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.privacy.in_words import odds, rounded_up
+from grandrounds.privacy.in_words import odds, rounded_up, uncovered
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import Run
 from tests.cli import test_commands
 from tests.command import rounds
+from tests.engine.hospitals import Hospitals
 from tests.support import patients, refused
 
 MECHANISMS = {
@@ -339,3 +345,45 @@ def test_a_damaged_purse_is_refused(tmp_path):
         read_site_budget(path)
     path.write_text(json.dumps(whole)[:-20])
     test_commands.refused(rounds("privacy", "purse", path), "is damaged")
+
+
+PRIVATE = {
+    "data": {"label": "died", "site": "hospital", "table": "data frame"},
+    "method": {"name": "fedavg", "rounds": 1},
+    "privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "min_rows": 10, "secure": True},
+    "explain": {"sketch": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def both_kinds(tmp_path_factory):
+    """One private plan twice: as a simulation, and as submitted to hospitals, which the usual partition names no site of."""
+    folder, table = tmp_path_factory.mktemp("kinds"), patients([60, 50, 40])
+    held = Hospitals.of(table, name="kinds", **PRIVATE)
+    submitted = {**held.at_sites, "split": {**held.at_sites["split"], "partition": "equal"}}
+    there = Hospitals(held.plan, submitted, held.rows).deployed(folder)
+    return {"simulated": held.simulated(folder / "here", table), "deployed": there}
+
+
+@pytest.mark.parametrize("kind", ["simulated", "deployed"])
+def test_only_a_simulation_is_called_one(kind, both_kinds, told):
+    """The record decides: the words of a real run's statement may name anything."""
+    run = both_kinds[kind]
+    texts = {
+        "command": flat(told(run.folder)[1]),
+        "report": flat(html.unescape((run.folder / "report.html").read_text())),
+        "assessment": json.dumps(dpia.build(Facts(Evidence.collect(run))).to_dict()),
+    }
+    is_simulated = kind == "simulated"
+    for name, text in texts.items():
+        assert ("is a simulation" in text) == is_simulated, name
+    assert is_simulated or not any("simulat" in line for line in uncovered(run.summary["privacy"]))
+    assert run.summary["privacy"]["simulated"] is is_simulated
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_keys_of_a_secure_run_at_hospitals_are_their_own(is_simulated, runs):
+    account = load_account(runs("secure"))
+    changed = replace(account.summary, privacy={**account.privacy, "simulated": is_simulated})
+    text = flat("\n".join(account_lines(replace(account, summary=changed))))
+    assert "Secure aggregation hid" in text and ("keys follow from the seed" in text) == is_simulated

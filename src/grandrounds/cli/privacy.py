@@ -151,14 +151,16 @@ def _promise(account: Account) -> Iterator[str]:
 
 
 def _no_promise(account: Account) -> Iterator[str]:
+    from grandrounds.privacy.in_words import is_simulated
+
     statement = account.privacy
     raw = list(dict.fromkeys(e["what"] for e in statement.get("events", ()) if e["kind"] == "raw"))
     yield f"No formal guarantee{' (epsilon = infinity)' if raw else ''}: this run has no differential privacy"
     yield from _wrap("Disclosed data may reveal something about single patients, and nothing limits how much.")
     if statement.get("secure"):
         yield from _wrap(
-            "Secure aggregation hid single answers: the server saw sums. It does not limit what a sum reveals. In "
-            "this simulation, keys follow from the seed."
+            "Secure aggregation hid single answers: the server saw sums. It does not limit what a sum reveals."
+            + (" In this simulation, keys follow from the seed." if is_simulated(statement) else "")
         )
     yield from ("", "Released without protection")
     yield from _bullets([*raw, *account.disclosures])

@@ -143,9 +143,14 @@ def beside(privacy: Statement) -> list[str]:
     ]
 
 
+def is_simulated(privacy: Statement) -> bool:
+    """Tell whether the run records that noise and keys follow from its seed."""
+    return privacy.get("simulated") is True
+
+
 def simulated(summary: Statement) -> list[str]:
     """Explain the guarantee of a simulation; empty for a run at hospitals, which draw their own noise."""
-    if "simulated" not in summary["privacy"]["statement"]:
+    if not is_simulated(summary["privacy"]):
         return []
     return [
         f"This run is a simulation: its noise follows from the experiment's seed ({summary['seed']}), so anyone who "

@@ -16,6 +16,7 @@ from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding, task_of
+from grandrounds.data.loading import AT_SITES
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods import is_exact
 from grandrounds.methods.baselines import POOL
@@ -416,7 +417,10 @@ def summary(
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _blurred(disclose_shared_models(privacy, facts.get("local", {})), plan.train.noise),
+        "privacy": {
+            **_blurred(disclose_shared_models(privacy, facts.get("local", {})), plan.train.noise),
+            "simulated": plan.data.table != AT_SITES,
+        },
         **facts,
     }
     return dict(plain(values))

@@ -11,7 +11,7 @@ from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
-from grandrounds.privacy.in_words import plain, rounded_up
+from grandrounds.privacy.in_words import is_simulated, plain, rounded_up
 from grandrounds.protocol.task_spec import CELLS, COUNT, MODEL, NOTHING, REASONS
 from grandrounds.protocol.tasks import EVALUATE, EXPLAIN, MAPS, SCORE, STATISTIC, WITNESS
 
@@ -263,11 +263,11 @@ def state_rows_stay(facts: Facts) -> Statement:
 
 
 def state_simulated_noise(facts: Facts) -> Iterator[Statement]:
-    """State that noise and keys of a simulation follow from its seed; nothing where the statement names no simulation."""
-    if "simulat" in str(facts.get(SUMMARY, "privacy", "statement", default="")):
+    """State that noise and keys of a simulation follow from its seed; nothing for a run at hospitals, or without either."""
+    if is_simulated(facts.get(SUMMARY, "privacy", default={})) and (is_promised(facts) or is_secure(facts)):
         yield say(
             "This run is a simulation: noise and keys follow from the seed. Whoever knows the seed can remove them.",
-            facts.source(SUMMARY, "privacy", "statement"),
+            facts.source(SUMMARY, "privacy", "simulated"),
         )
 
 
