@@ -201,9 +201,11 @@ def _quote_a_cell(*arguments, **named):
     raise BadInput("row 3: age is 'Muster, 4711', no number", code="not-a-number")
 
 
-@pytest.mark.parametrize("settings", [{"evaluation": {"metrics": [f"{__name__}:quoting"]}}, {"method": {"name": f"{__name__}:Quoting"}}])
-def test_words_of_own_code_are_not_stored(settings, tmp_path):
+@pytest.mark.parametrize("own", ["metric", "method"])
+def test_words_of_own_code_are_not_stored(own, tmp_path):
     """An exception of a metric or a method of one's own can quote anything that the code has seen."""
+    metric, method = {"evaluation": {"metrics": [f"{__name__}:quoting"]}}, {"method": {"name": f"{__name__}:Quoting"}}
+    settings = metric if own == "metric" else method
     with refused("own-code-failed", match="4711", kind=RunFailed):
         gr.run(gr.Experiment.parse({**SHORT, **settings}), out=tmp_path / "r")
     text, ending = (tmp_path / "r" / "failure.json").read_text(), read_ending(tmp_path / "r")

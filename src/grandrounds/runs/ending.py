@@ -1,8 +1,8 @@
 """failure.json of a run folder: why a run ended without a summary. It is removed when the run is resumed.
 
-The file never holds a traceback or a cell of a table. The sentence of an error that was raised while rows were read or used, or by
-code of one's own, can quote cells (`quotes_cells`), so its code alone is recorded. Writing it must not hide the error that it describes: a full disk leaves no file, and
-then the run counts as interrupted.
+The file never holds a traceback or a cell of a table. The sentence of an error that was raised while rows were read or used,
+or by code of one's own, can quote cells (`quotes_cells`), so its code alone is recorded. Writing it must not hide the error that
+it describes: a full disk leaves no file, and then the run counts as interrupted.
 """
 
 from __future__ import annotations

@@ -114,6 +114,11 @@ def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], t
     return tuple(s for s in rows if s not in few), (sentence,)
 
 
+def sends_summaries(plan: Plan) -> bool:
+    """Return True if sites send summaries of their training rows without noise, to prepare columns."""
+    return plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding
+
+
 def not_covered(plan: Plan) -> list[str]:
     """Return the disclosed data that the privacy guarantee does not cover, one phrase each."""
     budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
@@ -126,7 +131,7 @@ def not_covered(plan: Plan) -> list[str]:
         sentences += ["choices of sites and figures of their personal models"] if is_personal(plan) else []
     sentences.append("number of rows of each site")
     sentences += _known_of_sites(plan) if client else []
-    if plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding:
+    if sends_summaries(plan):
         sentences.append(
             "summaries of training rows for the encoding (data.encoding = 'public' needs none): the model file keeps ranges and "
             "categories, and the end of a range can be one patient's value, such as the oldest age"
