@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import typer
 
 import grandrounds as gr
+from grandrounds.analysis.dossier.documents import dpia
+from grandrounds.analysis.dossier.evidence import Evidence
+from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.membership.attack import attack_run, write_attacks
 from grandrounds.analysis.privacy.account import load_account, read_site_budget
-from grandrounds.cli.privacy import register
+from grandrounds.analysis.privacy.disclosures import PERSONAL, find_disclosures
+from grandrounds.cli.privacy import account_lines, register
 from grandrounds.cli.report import report_run
+from grandrounds.core.plan_types import Plan
 from grandrounds.privacy.accounting import Event, epsilon_of
-from grandrounds.privacy.in_words import odds, rounded_up
+from grandrounds.privacy.in_words import odds, quote, rounded_up, uncovered
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.recipes import load_recipe
+from grandrounds.report.document import Charts
+from grandrounds.report.sections.privacy import privacy_section
 from grandrounds.runs.run import Run
 from tests.cli import test_commands
 from tests.command import rounds
+from tests.engine.hospitals import Hospitals
 from tests.support import patients, refused
 
 MECHANISMS = {
@@ -183,7 +193,7 @@ def test_where_nothing_is_promised_it_says_so_and_what_left(name, runs, told):
     assert ("the server saw no single one" in text) == (name == "secure")
     assert ("epsilon = infinity" in text and "signs are sent as they are" in text) == (name == "raw")
     values = json.loads(told(runs(name).folder, "--json")[1])
-    assert values["promised"] is False and values["epsilon"] is None and values["left_as_it_is"]
+    assert values["promised"] is False and values["epsilon"] is None and values["disclosed"]
 
 
 def test_json_has_every_round(runs, told):
@@ -340,3 +350,128 @@ def test_a_damaged_purse_is_refused(tmp_path):
         read_site_budget(path)
     path.write_text(json.dumps(whole)[:-20])
     test_commands.refused(rounds("privacy", "purse", path), "is damaged")
+
+
+PRIVATE = {
+    "data": {"label": "died", "site": "hospital", "table": "data frame"},
+    "method": {"name": "fedavg", "rounds": 1},
+    "privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "min_rows": 10, "secure": True},
+    "explain": {"sketch": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def both_kinds(tmp_path_factory):
+    """One private plan twice: as a simulation, and as submitted to hospitals, which the usual partition names no site of."""
+    folder, table = tmp_path_factory.mktemp("kinds"), patients([60, 50, 40])
+    held = Hospitals.of(table, name="kinds", **PRIVATE)
+    submitted = {**held.at_sites, "split": {**held.at_sites["split"], "partition": "equal"}}
+    there = Hospitals(held.plan, submitted, held.rows).deployed(folder)
+    return {"simulated": held.simulated(folder / "here", table), "deployed": there}
+
+
+@pytest.mark.parametrize("kind", ["simulated", "deployed"])
+def test_only_a_simulation_is_called_one(kind, both_kinds, told):
+    """The record decides: the words of a real run's statement may name anything."""
+    run = both_kinds[kind]
+    texts = {
+        "command": flat(told(run.folder)[1]),
+        "report": flat(html.unescape((run.folder / "report.html").read_text())),
+        "assessment": json.dumps(dpia.build(Facts(Evidence.collect(run))).to_dict()),
+    }
+    is_simulated = kind == "simulated"
+    for name, text in texts.items():
+        assert ("is a simulation" in text) == is_simulated, name
+    assert is_simulated or not any("simulat" in line for line in uncovered(run.summary["privacy"]))
+    assert run.summary["privacy"]["simulated"] is is_simulated
+
+
+LEVELS = {
+    "dp-sgd": (["method.weigh=uniform"], ["privacy.mechanism=dp-sgd", "privacy.epsilon=3"]),
+    "client": (["method.weigh=uniform"], ["privacy.mechanism=client", "privacy.epsilon=8"]),
+    "veil": (["method.name=veil"], ["privacy.epsilon=3", "evaluation.calibrate=platt"]),
+}
+PROTECTIONS = {"none": (False, False), "secure": (False, True), "epsilon": (True, False), "epsilon and secure": (True, True)}
+"""Whether a run has an epsilon, and secure sums."""
+
+
+@pytest.fixture(scope="module")
+def account_of(runs):
+    """An account of each protection, and its kinds of data: the record of a run that was made, with another's plan and switch."""
+
+    def changed(level: str, protection: str):
+        has_epsilon, secure = PROTECTIONS[protection]
+        usual, private = LEVELS[level]
+        settings = [*usual, *(private if has_epsilon else []), f"privacy.secure={str(secure).lower()}", "explain.sketch=none"]
+        base = load_account(runs(level if has_epsilon else "plain"))
+        summary = replace(base.summary, privacy={**base.privacy, "secure": secure})
+        plan = Plan(load_recipe("breast-cancer").with_settings(settings).plan())
+        found = find_disclosures(plan, summary)
+        return replace(base, summary=summary, disclosures=tuple(d.text for d in found)), {d.kind for d in found}
+
+    return changed
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_more_protection_never_says_less(level, account_of):
+    """Every kind of data that is listed with less protection is listed with more, and both protections are named."""
+    accounts = {name: account_of(level, name) for name in PROTECTIONS}
+    for name, (account, kinds) in accounts.items():
+        has_epsilon, secure = PROTECTIONS[name]
+        lines = list(account_lines(account))
+        text = flat("\n".join(lines))
+        assert account.disclosures and all(line in text for line in account.disclosures), name
+        assert ("Guarantee to each" in text) == has_epsilon and ("No formal guarantee" in text) == (not has_epsilon)
+        assert ("Secure aggregation hid" in text) == secure and ("Secure aggregation was not used" in text) == (not secure)
+        (quote,) = (line for line in lines if line.startswith("You may quote:"))
+        assert ("secure aggregation hid" in quote) == secure and ("epsilon = " in quote) == has_epsilon, quote
+        if not has_epsilon:
+            assert "no formal privacy guarantee" in quote
+        report = flat(html.unescape("".join(privacy_section(account.summary, [], Charts("")))))
+        assert quote in report and ("Secure aggregation hid" in report) == secure
+        for less, (_, fewer) in accounts.items():
+            if all(a <= b for a, b in zip(PROTECTIONS[less], PROTECTIONS[name], strict=True)):
+                gone = {PERSONAL} if has_epsilon else set()  # choices and figures of personal models stay at their sites
+                assert fewer - gone <= kinds, (less, name)
+
+
+def test_disclosures_name_their_protection(account_of):
+    def of(level, protection):
+        return " ".join(account_of(level, protection)[0].disclosures)
+
+    assert "its whole model" in of("dp-sgd", "none") and "can be reconstructed" in of("dp-sgd", "none")
+    assert "trained with noise (DP-SGD)" in of("dp-sgd", "epsilon") and "reconstructed" not in of("dp-sgd", "epsilon")
+    assert "the server saw no single one" in of("dp-sgd", "epsilon and secure")
+    assert "without noise" in of("client", "epsilon") and "a share of noise" in of("client", "epsilon and secure")
+    assert "test patients' scores" in of("veil", "epsilon") and "with noise, for calibration" in of("veil", "epsilon")
+
+
+@pytest.mark.parametrize(
+    ("level", "protection", "words"),
+    [
+        ("dp-sgd", "epsilon and secure", ("for each row (epsilon = 3, delta = 1e-5", "DP-SGD", "also holds against the server")),
+        ("client", "epsilon", ("for each site (epsilon = 8", "client-level noise", "by the server, which sees")),
+    ],
+)
+def test_a_sentence_to_quote_has_unit_amounts_mechanism_and_trust(level, protection, words, account_of):
+    account = account_of(level, protection)[0]
+    sentence = quote(account.summary)
+    assert all(word in sentence for word in words), sentence
+    assert "simulation" in sentence
+    at_hospitals = replace(account.summary, privacy={**account.privacy, "simulated": False})
+    assert "simulation" not in quote(at_hospitals)
+    both = {"epsilon": 7.0, "delta": 2e-5, "unit": "row"}
+    assert "epsilon = 7, delta = 2e-5" in quote(replace(account.summary, withdrawal={"both": both})), "both runs are charged"
+
+
+def test_a_record_that_disagrees_gives_nothing_to_quote(account_of):
+    account = replace(account_of("dp-sgd", "epsilon")[0], findings=("round 2 differs",))
+    assert not [line for line in account_lines(account) if "You may quote" in line]
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_keys_of_a_secure_run_at_hospitals_are_their_own(is_simulated, runs):
+    account = load_account(runs("secure"))
+    changed = replace(account.summary, privacy={**account.privacy, "simulated": is_simulated})
+    text = flat("\n".join(account_lines(replace(account, summary=changed))))
+    assert "Secure aggregation hid" in text and ("keys follow from the seed" in text) == is_simulated

@@ -64,7 +64,7 @@ def test_an_account_is_the_commands_own(promised, root, name):
     assert done.returncode == 0 and told["findings"] == said["findings"] == []
     assert (told["promised"], told["epsilon"]) == (said["promised"], said["worked_out_again"])
     assert told["mechanism"] == said["mechanism"] and told["statement"] == said["statement"]
-    assert told["rounds"] == said["rounds"] and told["left_out"] == said["left_as_it_is"]
+    assert told["rounds"] == said["rounds"] and told["disclosed"] == said["disclosed"]
     for ours, theirs in (("remaining", "left"), ("budget", "budget"), ("delta", "delta"), ("uncovered", "not_covered")):
         assert told[ours] == (said.get(theirs) if ours != "uncovered" else said.get(theirs, [])), ours
     words = " ".join(rounds("privacy", root / name).stdout.split())
@@ -209,7 +209,7 @@ def test_a_script_for_a_site_is_shown_as_text(promised):
 def test_secure_sums_are_named_and_are_no_promise(promised, root):
     assert {line.run for line in view.privacy_lines(RunIndex(root)) if line.secure} == {"hidden"}
     client = promised.client("auditor")
-    for name, said in (("hidden", "the server saw only sums"), ("plain", "Secure aggregation was off")):
+    for name, said in (("hidden", "Secure aggregation hid"), ("plain", "Secure aggregation was not used")):
         told = client.get("/api/privacy", params={"run": name}).json()
         assert told["secure"] == (name == "hidden") and not told["promised"] and told["figures"] == []
         page = client.get("/privacy", params={"run": name}).text

@@ -33,7 +33,7 @@ from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run, run
 from grandrounds.runs.runner import execute_plan
 from tests.data.cohort.omop_hospitals import COHORT, write_hospitals
-from tests.deploy.consortia import consortium_text
+from tests.deploy.consortia import consortium_text, provisioned
 from tests.engine.hospitals import QUICK, final_model
 from tests.engine.memory_transport import MemoryTransport
 from tests.support import refused
@@ -128,6 +128,16 @@ def test_an_altered_cohort_is_found_by_the_manifest(place, tmp_path):
     (folder / "cohort.json").write_text(json.dumps(stored))
     with refused("cohort-changed"):
         SiteFolder(folder).schema()
+
+
+def test_a_cohort_among_many_unlisted_files_is_refused(tmp_path):
+    """The note on files that are not in the manifest names the first five."""
+    folder = provisioned(tmp_path, "a", "b", "c").site("a")
+    refuse_changed_cohort(folder)
+    for name in (*(f"a{k}" for k in range(6)), "cohort.json"):
+        (folder / name).write_text("{}")
+    with refused("folder-changed", match=r"cohort\.json"):
+        refuse_changed_cohort(folder)
 
 
 def test_a_site_checks_its_records_with_the_folders_cohort(place):

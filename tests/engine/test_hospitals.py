@@ -89,6 +89,7 @@ def alike(here, there, *, within: float = 1e-5) -> None:
             assert there.summary["final"][name] == pytest.approx(value, abs=within, nan_ok=True), name
     ours, theirs = here.summary["cost"], there.summary["cost"]
     assert theirs["payload_up"] == ours["payload_up"]
+    assert "simulat" not in there.summary["privacy"]["statement"], "hospitals draw their own noise and keys"
 
 
 @pytest.mark.parametrize("case", thinned(CASES, 3))

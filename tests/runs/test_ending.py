@@ -14,14 +14,18 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.ending import FAILED, INTERRUPTED, STOPPED, Ending
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed, reading_rows
 from grandrounds.data.readers import read_table
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods.fedavg import FedAvg
 from grandrounds.report.overview import FINISHED, RUNNING
+from grandrounds.runs import federation
 from grandrounds.runs.ending import describe_error, read_ending, read_state, record_ending
 from grandrounds.runs.overview import run_overview
 from grandrounds.runs.run import Run
+from grandrounds.site.host import SiteHost
 from tests.command import rounds
+from tests.support import refused
 
 LONG = {"name": "long", "data": {"name": "breast-cancer"}, "method": {"rounds": 400}, "explain": {"every": 1}}
 SHORT = {**LONG, "name": "short", "method": {"rounds": 3}}
@@ -173,11 +177,50 @@ def test_an_unexpected_error_is_recorded_by_type_and_place_without_values(tmp_pa
 def test_a_sentence_that_can_quote_cells_is_not_stored(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('age,died\n63,"0\n')
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as caught, reading_rows():
         read_table(path)
     ending = describe_error(caught.value, rounds=3)
     assert ending.code == caught.value.code and str(caught.value) not in ending.sentence
-    assert ending.sentence == f"The data could not be read (error {ending.code})." and ending.round == 3
+    assert (ending.state, ending.round) == (FAILED, 3)
+
+
+@pytest.mark.parametrize("place", ["read", "site"])
+def test_no_reader_can_forget_that_its_sentence_quotes_cells(place, tmp_path, monkeypatch):
+    """The run marks all errors of these steps, whichever module raises them: here this one."""
+    with pytest.raises(RunFailed):
+        gr.run(gr.Experiment.parse(SHORT), out=tmp_path / "r", progress=_fail_in_a_round)
+    target = (federation, "load_data") if place == "read" else (SiteHost, "_train")
+    monkeypatch.setattr(*target, _quote_a_cell)
+    with refused("not-a-number", match="Muster"):
+        gr.resume(tmp_path / "r")
+    text, ending = (tmp_path / "r" / "failure.json").read_text(), read_ending(tmp_path / "r")
+    assert "Muster" not in text and ending is not None and ending.code == "not-a-number"
+
+
+def _quote_a_cell(*arguments, **named):
+    raise BadInput("row 3: age is 'Muster, 4711', no number", code="not-a-number")
+
+
+@pytest.mark.parametrize("own", ["metric", "method"])
+def test_words_of_own_code_are_not_stored(own, tmp_path):
+    """An exception of a metric or a method of one's own can quote anything that the code has seen."""
+    metric, method = {"evaluation": {"metrics": [f"{__name__}:quoting"]}}, {"method": {"name": f"{__name__}:Quoting"}}
+    settings = metric if own == "metric" else method
+    with refused("own-code-failed", match="4711", kind=RunFailed):
+        gr.run(gr.Experiment.parse({**SHORT, **settings}), out=tmp_path / "r")
+    text, ending = (tmp_path / "r" / "failure.json").read_text(), read_ending(tmp_path / "r")
+    assert "4711" not in text and ending is not None and ending.code == "own-code-failed"
+
+
+def quoting(tally):
+    raise ValueError("patient 4711")
+
+
+class Quoting(FedAvg):
+    """A method that fails in its first round."""
+
+    def step(self, server, model):
+        raise ValueError("patient 4711")
 
 
 def test_a_plan_that_is_refused_leaves_no_folder(tmp_path):

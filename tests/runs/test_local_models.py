@@ -335,7 +335,7 @@ def test_what_went_to_other_sites_is_said(by_hand, tmp_path):
     crossed, own = by_hand[0], run(tmp_path / "own", "own")
     said = "In 3 rounds every local model was sent to every other site without protection"
     assert said in crossed.summary["privacy"]["statement"] and said not in own.summary["privacy"]["statement"]
-    lists = [json.loads(rounds("privacy", r.folder, "--json").stdout)["left_as_it_is"] for r in (own, crossed)]
+    lists = [json.loads(rounds("privacy", r.folder, "--json").stdout)["disclosed"] for r in (own, crossed)]
     assert ["to every other site: its unprotected model" in " ".join(lines) for lines in lists] == [False, True]
     assert all("the accuracy of its local model on its training" in " ".join(lines) for lines in lists)
 

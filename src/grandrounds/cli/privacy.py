@@ -69,10 +69,14 @@ _NOTHING = 1e-6
 
 def account_lines(account: Account) -> Iterator[str]:
     """Describe the privacy account of a run in lines of text."""
+    from grandrounds.privacy.in_words import quote
+
     s = account.summary
     yield f"{account.run}: {s['data']}, {s['method']}, {s['rounds']} round{'s' * (s['rounds'] != 1)}"
     yield ""
     yield from _promise(account) if account.promised else _no_promise(account)
+    if not account.findings:
+        yield from ("", quote(account.summary))
     yield from _attacks(account)
     yield from _agreement(account)
 
@@ -105,6 +109,7 @@ def _promise(account: Account) -> Iterator[str]:
         plain,
         release,
         rounded_up,
+        secure_aggregation,
         simulated,
         trust,
         uncovered,
@@ -130,6 +135,7 @@ def _promise(account: Account) -> Iterator[str]:
     for line in (
         *odds(epsilon, delta, unit),
         *trust(account.summary),
+        " ".join(secure_aggregation(account.summary)),
         *beside(statement),
         *simulated(account.summary),
     ):
@@ -146,20 +152,20 @@ def _promise(account: Account) -> Iterator[str]:
     if len(statement["spent"]) > 1:
         apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in statement["spent"].items())
         yield from _wrap(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
+    yield from ("", "Data that left each site")
+    yield from _bullets(account.disclosures)
     yield from ("", "Not covered by the guarantee")
     yield from _bullets(uncovered(statement))
 
 
 def _no_promise(account: Account) -> Iterator[str]:
+    from grandrounds.privacy.in_words import secure_aggregation
+
     statement = account.privacy
     raw = list(dict.fromkeys(e["what"] for e in statement.get("events", ()) if e["kind"] == "raw"))
     yield f"No formal guarantee{' (epsilon = infinity)' if raw else ''}: this run has no differential privacy"
     yield from _wrap("Disclosed data may reveal something about single patients, and nothing limits how much.")
-    if statement.get("secure"):
-        yield from _wrap(
-            "Secure aggregation hid single answers: the server saw sums. It does not limit what a sum reveals. In "
-            "this simulation, keys follow from the seed."
-        )
+    yield from _wrap(" ".join(secure_aggregation(account.summary)))
     yield from ("", "Released without protection")
     yield from _bullets([*raw, *account.disclosures])
     if account.summary["privacy"].get("numbers"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 
 class GrandRoundsError(Exception):
@@ -12,9 +14,11 @@ class GrandRoundsError(Exception):
     Attributes:
         code: The kind of error, such as "unknown-column": it stays when the sentence is reworded.
         exit_code: The exit status of the command line.
+        quotes_cells: The sentence can quote cells of a table, so it is not stored where people without the rows read it.
     """
 
     exit_code = 1
+    quotes_cells = False
 
     def __init__(self, sentence: str = "", *, code: str = "") -> None:
         """Create the error.
@@ -46,6 +50,25 @@ class RunFailed(GrandRoundsError):
         """Create the error; see `GrandRoundsError` for `sentence` and `code`."""
         super().__init__(sentence, code=code)
         self.settings = settings
+
+
+E = TypeVar("E", bound=GrandRoundsError)
+
+
+def mark_cells(error: E) -> E:
+    """Mark an error whose sentence can quote cells of a table."""
+    error.quotes_cells = True
+    return error
+
+
+@contextmanager
+def reading_rows() -> Iterator[None]:
+    """Mark every BadInput that is raised while rows are read or used, whichever module raises it."""
+    try:
+        yield
+    except BadInput as e:
+        mark_cells(e)
+        raise
 
 
 _LONGEST = 100  # characters of a word that are compared: the time that takes grows with their square

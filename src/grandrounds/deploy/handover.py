@@ -113,9 +113,7 @@ def refuse_changed_cohort(folder: Path) -> None:
     """
     if not (folder / COHORT_FILE).exists():
         return
-    checked = check_manifest(folder)
-    unlisted = any(note.startswith("not in the manifest") and COHORT_FILE in note for note in checked.notes)
-    if unlisted or any(fault.startswith((COHORT_FILE, MANIFEST)) for fault in checked.faults):
+    if {COHORT_FILE, MANIFEST} & check_manifest(folder).differing.keys():
         raise BadInput(
             f"{folder / COHORT_FILE} is not as the server signed it: take it from the operator's folder again, and accept that "
             "with `rounds site accept`",
@@ -230,12 +228,8 @@ def inspect_peers(folder: Path) -> PeerList:
 
 
 def _faults(site: SiteFolder, peers: Peers, name: str) -> Iterator[str]:
-    checked = check_manifest(site.path)
-    for fault in checked.faults:
-        if fault.startswith((FILE, MANIFEST)):
-            yield f"{fault}: accept the list again with `rounds site accept`"
-    if any(FILE in note for note in checked.notes):
-        yield f"{FILE} is not signed by the server: accept it again with `rounds site accept`"
+    differing = check_manifest(site.path).differing
+    yield from (f"{differing[n]}: accept the list again with `rounds site accept`" for n in (FILE, MANIFEST) if n in differing)
     public_key = site.identity().public
     if peers.keys.get(name) != public_key:
         yield (

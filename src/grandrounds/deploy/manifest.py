@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,19 @@ _SIGNED = b"grandrounds/manifest/1\x00"
 
 @dataclass(frozen=True)
 class ManifestCheck:
-    """Faults and notes of a folder."""
+    """Faults and notes of a folder.
+
+    Attributes:
+        where: The folder.
+        faults: Differences from the manifest, a sentence each.
+        notes: Further remarks; files that are not in the manifest, the first five by name.
+        differing: The difference of each file that is missing, changed or not in the manifest and that the site may not change.
+    """
 
     where: str
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    differing: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
@@ -58,19 +67,18 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
             "the key is the folder's own: whoever can change the folder can change the key (give --key)"
         )
     if not check_signature(folder, key):
-        return ManifestCheck(
-            where, (f"{MANIFEST} is not signed by this server",), tuple(notes)
-        )
+        fault = f"{MANIFEST} is not signed by this server"
+        return ManifestCheck(where, (fault,), tuple(notes), {MANIFEST: fault})
     listed = parse(read(folder / MANIFEST))["files"]
     present = set(_files(folder)) - {MANIFEST, SIGNATURE}
     changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}
-    faults = [f"{name} {fault}" for name, fault in changed.items() if fault and not name.startswith(SITE_FILES)]
-    site_changes = [f"{name} {fault}: the site may change it" for name, fault in changed.items() if fault]
-    notes += [note for note in site_changes if note.startswith(SITE_FILES)]
+    faults = {name: f"{name} {fault}" for name, fault in changed.items() if fault and not name.startswith(SITE_FILES)}
+    notes += [f"{name} {fault}: the site may change it" for name, fault in changed.items() if fault and name not in faults]
     more = sorted(name for name in present - set(listed) if name != REQUEST and not name.startswith(SITE_FILES))
     if more:
         notes.append(f"not in the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
-    return ManifestCheck(where, tuple(faults), tuple(notes))
+    unlisted = {name: f"{name} is not in the manifest" for name in more}
+    return ManifestCheck(where, tuple(faults.values()), tuple(notes), {**faults, **unlisted})
 
 
 def check_signature(folder: Path, key: bytes) -> bool:

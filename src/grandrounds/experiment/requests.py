@@ -13,7 +13,7 @@ from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.experiment.checks.privacy import counts_patients, under_budget
+from grandrounds.experiment.checks.privacy import counts_patients, sends_summaries, under_budget
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
@@ -46,7 +46,7 @@ def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
 
 def _before(p: Plan) -> Iterator[Ask]:
     """List the Asks before round 1: agreement on data, reference rows, introductions for secure sums."""
-    if p.data.encoding == "fitted" and not method_class(p.method.name).keeps_encoding:
+    if sends_summaries(p):
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the agreed ranges
     centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed, mark_cells
 from grandrounds.core.plugins import call, last_word, resolve
 from grandrounds.metrics import DESCRIPTIONS, Tally
 
@@ -34,7 +34,7 @@ def _checked_metric(path: str) -> Callable[[Tally], float]:
         try:
             value = call(path, tally, key="evaluation.metrics")
         except BadInput as e:
-            raise RunFailed(str(e), code=e.code) from e.__cause__
+            raise mark_cells(RunFailed(str(e), code=e.code)) from e.__cause__
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]
         if not isinstance(value, (int, float, np.integer, np.floating)):

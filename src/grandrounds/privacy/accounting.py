@@ -193,7 +193,13 @@ def skellam_rho(sigma: float, *, sensitivity: float, step: float, dimension: int
 
 
 def statement(
-    events: Sequence[Event], delta: float, *, rounds: int | None = None, simulated: bool = False, unit: str = ""
+    events: Sequence[Event],
+    delta: float,
+    *,
+    rounds: int | None = None,
+    simulated: bool = False,
+    secure: bool = False,
+    unit: str = "",
 ) -> str:
     """State the guarantee in one sentence: "epsilon = 3.2, delta = 1e-5, for each patient, add/remove, ...".
 
@@ -204,6 +210,7 @@ def statement(
         delta: Probability of failure.
         rounds: Number of rounds, to be named.
         simulated: The noise follows from the experiment's seed.
+        secure: Secure aggregation hid single answers.
         unit: Protected unit as text; by default that of the releases.
 
     Returns:
@@ -219,7 +226,9 @@ def statement(
         f"for each {unit or covered[0].unit}",
         "add/remove",
     ]
-    parts += [_NOISE[t] for t in dict.fromkeys(e.trust for e in covered)]
+    trusted = dict.fromkeys(e.trust for e in covered)
+    parts += [_NOISE[t] for t in trusted]
+    parts += ["single answers hidden by secure aggregation"] if secure and "secure aggregation" not in trusted else []
     if rounds is not None:
         parts.append(f"{rounds} round" + "s" * (rounds != 1))
     names = len({(e.kind, e.what, e.of) for e in covered})

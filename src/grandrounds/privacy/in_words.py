@@ -8,7 +8,6 @@ from typing import Any
 
 from grandrounds.privacy.attacks.membership import FPR, most_hits
 from grandrounds.privacy.events import Event
-from grandrounds.protocol.task_spec import PREPARATION
 
 _MECHANISMS = {
     "dp-sgd": "DP-SGD: in every training step each {unit}'s gradient is clipped to a fixed norm and noise is added",
@@ -35,6 +34,14 @@ _POOLED = (
     "All training rows were pooled in one place, as a baseline. The guarantee holds against anyone who receives the "
     "model, but not against the holder of the rows."
 )
+_QUOTED = {"dp-sgd": "DP-SGD", "client": "client-level noise"}
+_QUOTED_TRUST = {
+    "local": "with noise added at each site, so that the guarantee also holds against the server",
+    "secure aggregation": "with noise added in shares under secure aggregation, so that the guarantee also holds against the "
+                          "server if enough sites are honest",
+    "trusted server": "with noise added by the server, which sees answers without it and must be trusted",
+}
+_QUOTED_POOL = "which does not protect from the holder of the pooled rows"
 _KINDS = {
     "gaussian": "Gaussian noise",
     "sampled_gaussian": "Gaussian noise",
@@ -46,9 +53,6 @@ _KINDS = {
 }
 Statement = Mapping[str, Any]
 """The part `privacy` of a run's summary, or the summary, as read from JSON."""
-
-_EARLIER_PREPARATION = "how rows are prepared"
-"""Beginning of the same sentence in runs of version 0.1."""
 
 _SCALE = ((1.0, "strong"), (10.0, "reasonable"), (math.inf, "weak"))
 """Largest epsilon of each degree, in machine learning: Ponomareva et al., How to DP-fy ML, JAIR 77 (2023)."""
@@ -135,7 +139,7 @@ def uncovered(privacy: Statement) -> list[str]:
 
 def beside(privacy: Statement) -> list[str]:
     """State that summaries of the protected patients were sent without noise, if so."""
-    if not any(sentence.startswith((PREPARATION, _EARLIER_PREPARATION)) for sentence in privacy["not_covered"]):
+    if not privacy.get("summaries"):
         return []
     return [
         "In addition, summaries of the same training rows were sent without noise, to prepare columns: the guarantee "
@@ -143,14 +147,65 @@ def beside(privacy: Statement) -> list[str]:
     ]
 
 
+def is_simulation(privacy: Statement) -> bool:
+    """Tell whether the run records that noise and keys follow from its seed."""
+    return privacy.get("simulated") is True
+
+
 def simulated(summary: Statement) -> list[str]:
     """Explain the guarantee of a simulation; empty for a run at hospitals, which draw their own noise."""
-    if "simulated" not in summary["privacy"]["statement"]:
+    if not is_simulation(summary["privacy"]):
         return []
     return [
         f"This run is a simulation: its noise follows from the experiment's seed ({summary['seed']}), so anyone who "
         "knows the seed can subtract it. The guarantee describes the same run with noise drawn at each site."
     ]
+
+
+def secure_aggregation(summary: Statement) -> list[str]:
+    """State what secure aggregation hid, with or without differential privacy; nothing where all rows were pooled."""
+    if summary["method"] == "pooled":
+        return []
+    if not summary["privacy"].get("secure"):
+        return ["Secure aggregation was not used: the server saw the answers of each site."]
+    sentences = [
+        "Secure aggregation hid models, sums and score counts of single sites from the server.",
+        "A sum has no guarantee by itself.",
+    ]
+    return [*sentences, *(["In this simulation, keys follow from the seed."] if is_simulation(summary["privacy"]) else [])]
+
+
+def quote(summary: Statement) -> str:
+    """Write a line with a sentence for a paper: unit, epsilon, delta, mechanism, trust and secure aggregation.
+
+    Args:
+        summary: The summary of a finished run.
+    """
+    privacy, subject = summary["privacy"], "The model was trained" if summary.get("parameters") else "The results were computed"
+    if summary["method"] == "pooled":
+        secure = "the training rows of all sites were pooled"
+    elif privacy.get("secure"):
+        secure = "secure aggregation hid models, sums and score counts of single sites from the server"
+    else:
+        secure = "secure aggregation was not used, so the server saw the answers of each site"
+    sentences = [f"{subject} without differential privacy, that is, with no formal privacy guarantee; {secure}."]
+    if promised(privacy):
+        both = summary.get("withdrawal", {}).get("both")
+        spent, unit = both or privacy, str(privacy["unit"])
+        amounts = f"epsilon = {rounded_up(float(spent['epsilon']))}, delta = {plain(float(spent['delta']))}"
+        earlier = ", together with the earlier run that this one repeats" if both else ""
+        how = _QUOTED.get(str(privacy["mechanism"]), f"noisy releases of method '{summary['method']}'")
+        trusted = " and ".join(text for name, text in _QUOTED_TRUST.items() if name in (privacy.get("trust") or ""))
+        trusted = _QUOTED_POOL if summary["method"] == "pooled" else trusted
+        sentences = [
+            f"{subject} with differential privacy for each {unit} ({amounts}, one {unit} more or less{earlier}), by {how}, "
+            f"{trusted}; {secure}.",
+            "Row counts and the other data that the run lists as not covered are outside this guarantee"
+            + (", among them summaries of training rows that prepare columns." if privacy.get("summaries") else "."),
+        ]
+    if is_simulation(privacy) and (promised(privacy) or privacy.get("secure")):
+        sentences.append("This was a simulation, in which noise and keys follow from the seed.")
+    return f"You may quote: {' '.join(sentences)}"
 
 
 def plain(delta: float) -> str:

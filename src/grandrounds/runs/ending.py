@@ -1,8 +1,8 @@
 """failure.json of a run folder: why a run ended without a summary. It is removed when the run is resumed.
 
-The file never holds a traceback or a cell of a table. The sentence of an error that was raised while a table was read can quote
-cells, so its code alone is recorded. Writing it must not hide the error that it describes: a full disk leaves no file, and
-then the run counts as interrupted.
+The file never holds a traceback or a cell of a table. The sentence of an error that was raised while rows were read or used,
+or by code of one's own, can quote cells (`quotes_cells`), so its code alone is recorded. Writing it must not hide the error that
+it describes: a full disk leaves no file, and then the run counts as interrupted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from grandrounds.runs.environment import own_version
 from grandrounds.runs.folder import FAILURE
 
 _LARGEST = 64 * 1024
-_QUOTES_CELLS = "grandrounds.data"
-"""The package whose errors can quote cells of a table."""
 CHANGEABLE = ("method.rounds", "engine.", "evaluation.")
 """Beginnings of the settings that a resumed run may change."""
 TOO_FEW_SITES, MIN_SITES = "too-few-sites", "engine.min_sites"
@@ -108,8 +106,8 @@ def describe_error(error: BaseException, *, rounds: int, at_hospitals: bool = Fa
         fix = "Use fewer rows, sites or hidden units, or a larger machine; then resume it."
         return Ending(FAILED, "too-little-memory", "This machine has too little memory for the run.", fix, rounds)
     if isinstance(error, GrandRoundsError):
-        if _module(error).startswith(_QUOTES_CELLS):
-            sentence = f"The data could not be read (error {error.code or 'without a code'})."
+        if error.quotes_cells:
+            sentence = f"Rows could not be read or used (error {error.code or 'without a code'})."
             fix = "The sentence was printed where the run was started: it can quote cells, so it is not stored. Then resume it."
             return Ending(FAILED, error.code, sentence, fix, rounds)
         state = STOPPED if error.code in _STOP_CODES else FAILED
@@ -152,14 +150,6 @@ def finished_rounds(checkpoint: Checkpoint) -> int:
     except (GrandRoundsError, OSError):
         return 0
     return 0 if snapshot is None else int(snapshot.facts["round"])
-
-
-def _module(error: BaseException) -> str:
-    """Return the module that raised the error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _place(error: BaseException) -> str:

@@ -16,6 +16,8 @@ from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding, task_of
+from grandrounds.data.loading import AT_SITES
+from grandrounds.experiment.checks.privacy import sends_summaries
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods import is_exact
 from grandrounds.methods.baselines import POOL
@@ -237,13 +239,13 @@ SECURE = {
     **NO_PRIVACY,
     "secure": True,
     "statement": "No differential privacy. Secure aggregation: the server saw sums of models and of score histograms, and no "
-    "site's own; row counts, summaries, figures of each site and any sketches left them as they are. In this simulation keys "
-    "and masks follow from the seed, so whoever knows it can undo them.",
+    "site's own; row counts, summaries, figures of each site and any sketches left them as they are.",
 }
+_SEEDED = "In this simulation keys and masks follow from the seed, so whoever knows it can undo them."
 
 
 def _privacy(
-    lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool
+    lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool, simulated: bool
 ) -> dict[str, object]:
     """Write the privacy statement of a run without a guarantee, with the reference rows that every site received.
 
@@ -252,13 +254,11 @@ def _privacy(
     if pooled:
         return {**POOLED_ROWS, **({"lent": dict(lent)} if lent else {})}
     if secure:
-        sentence = " ".join(
-            f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
-        )
+        sentences = [f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()]
         return {
             **SECURE,
             **({"lent": dict(lent)} if lent else {}),
-            "statement": f"{SECURE['statement']} {sentence}".strip(),
+            "statement": " ".join([str(SECURE["statement"]), *([_SEEDED] if simulated else []), *sentences]),
         }
     if not lent:
         return dict(NO_PRIVACY)
@@ -401,7 +401,10 @@ def summary(
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")
     sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
-    privacy = _privacy(lent, sources, secure=plan.privacy.secure, pooled=POOL in rows) if promised is None else promised
+    simulated, secure = plan.data.table != AT_SITES, plan.privacy.secure
+    privacy = promised
+    if privacy is None:
+        privacy = _privacy(lent, sources, secure=secure, pooled=POOL in rows, simulated=simulated)
     if is_exact(plan.method.name):
         privacy = exact_privacy(plan, facts)
     privacy = disclose_personal(privacy, final.get("personal", {}))
@@ -416,7 +419,11 @@ def summary(
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _blurred(disclose_shared_models(privacy, facts.get("local", {})), plan.train.noise),
+        "privacy": {
+            **_blurred(disclose_shared_models(privacy, facts.get("local", {})), plan.train.noise),
+            "simulated": simulated,
+            "summaries": sends_summaries(plan),
+        },
         **facts,
     }
     return dict(plain(values))

@@ -228,7 +228,7 @@ class Spending:
         p = self.private
         terms = {"clip": p.clip, "noise": p.noise} if p.mechanism in (DP_SGD, CLIENT) else {}
         sentence = statement(
-            self.budget.events, p.delta, rounds=rounds, simulated=self.simulated, unit=whom(self._terms())
+            self.budget.events, p.delta, rounds=rounds, simulated=self.simulated, secure=p.secure, unit=whom(self._terms())
         )
         lent_notes = [f"{n} rows of reference set '{name}', which were sent to every site" for name, n in lent.items()]
         uncovered = [*not_covered, *lent_notes]

@@ -15,7 +15,7 @@ from typing import Any
 
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array, plain
-from grandrounds.core.errors import GrandRoundsError, RunFailed
+from grandrounds.core.errors import GrandRoundsError, RunFailed, mark_cells
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.data.kinds import outcome_of, task_of
@@ -151,7 +151,7 @@ class Rounds:
             sentence = plugins.failure(e, (plan.method.name, plan.model.name, objective))
             if not sentence:
                 raise
-            raise RunFailed(f"round {r}: {sentence}", code="own-code-failed") from e
+            raise mark_cells(RunFailed(f"round {r}: {sentence}", code="own-code-failed")) from e
         if not isinstance(outcome, Outcome):
             raise RunFailed(
                 f"round {r}: method '{self.context.plan.method.name}' ended with {type(outcome).__name__}: "

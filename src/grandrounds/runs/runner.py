@@ -18,7 +18,7 @@ import numpy as np
 from grandrounds.audit.digest import arrays_digest
 from grandrounds.core import plugins, sources
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput, RunFailed, reading_rows
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
@@ -143,22 +143,24 @@ class _Runner:
         snapshot = self.checkpoint.read() if resume else None
         charges = self._check_charges(snapshot) if resume else {}
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
-        consortium = self.venue.assemble(self.plan)
-        self.plan = _settle(self.plan, consortium)
-        refuse_absences(self.plan, consortium.training)
-        if not resume:
-            self._start(consortium)
-        else:
-            self._go_on(consortium, snapshot)
-        setup = set_up_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
-        self.folder.write_percentiles(setup.population)
-        self.context = RunContext(self.plan, self.folder, self.checkpoint, self.progress, self.gauge, consortium, setup)
-        model, state = self._prepare(snapshot, charges)
+        with reading_rows():
+            consortium = self.venue.assemble(self.plan)
+            self.plan = _settle(self.plan, consortium)
+            refuse_absences(self.plan, consortium.training)
+            if not resume:
+                self._start(consortium)
+            else:
+                self._go_on(consortium, snapshot)
+            setup = set_up_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
+            self.folder.write_percentiles(setup.population)
+            self.context = RunContext(self.plan, self.folder, self.checkpoint, self.progress, self.gauge, consortium, setup)
+            model, state = self._prepare(snapshot, charges)
         try:
             overspent = self._train(model, state)
             self.progress({"event": "judging"})
             finalizer = Finalizer(self.context, self._private_line(state))
-            summary = finalizer.close(model, state, self.checkpoint.records())
+            with reading_rows():
+                summary = finalizer.close(model, state, self.checkpoint.records())
             self.venue.close()
         finally:
             self.context.recorder.close()

@@ -18,7 +18,7 @@ import numpy as np
 
 from grandrounds.core import plugins as code
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest, reading_rows
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipping import clip_norm
@@ -134,6 +134,7 @@ class SiteHost:
             **sums.tasks,
         }
 
+    @reading_rows()
     def answer(self, ask: Ask, members: Array) -> Columns:
         """Answer an Ask for these sites. A repeated Ask gets the cached answer.
 

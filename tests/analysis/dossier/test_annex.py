@@ -146,7 +146,8 @@ def test_runs_of_every_kind_have_documents(kind, tmp_path):
     assert {row[0] for row in privacy.tabulate_requests(facts).texts()} <= set(SPECS)
     (first, *_) = privacy.state_guarantee(facts)
     assert ("guarantees epsilon = 3 with delta = 1e-5 to each row" in first.text) == (kind == "private")
-    assert privacy.state_secure(facts).text.startswith("Secure aggregation hid") == (kind == "secure")
+    (hidden, *_) = privacy.state_secure(facts)
+    assert hidden.text.startswith("Secure aggregation hid") == (kind == "secure")
 
 
 def test_requests_are_listed_with_times_and_sizes(evidence):
@@ -163,7 +164,8 @@ def test_requests_are_listed_with_times_and_sizes(evidence):
 def test_a_watch_across_sites_discloses_sums_alone(run, tmp_path):
     facts = Facts(Evidence.collect(gr.watch_consortium(run, rows=patients([70, 80, 60, 75]), out=tmp_path / "w"), date=DATE))
     assert states(pccp.build(facts))["1.1"] == NOT_APPLICABLE
-    (counts, sums) = privacy.tabulate_disclosures(facts).texts()
+    (table,) = privacy.tabulate_disclosures(facts)
+    (counts, sums) = table.texts()
     sent = facts.raw(SUMMARY, "statistic", "exchanges", "numbers_sent")
     assert counts == ["its numbers of rows"] and sums[0].startswith(f"{sent:,} counts and sums over its new")
     assert {row[0] for row in privacy.tabulate_requests(facts).texts()} >= {"watch"}
@@ -206,7 +208,9 @@ def test_a_guarantee_is_stated_with_its_unit_and_what_it_does_not_cover(evidence
     ]
     (said,) = privacy.state_recomputed(facts)
     assert said.text == "Recomputed from the recorded releases, epsilon is 8. The summary and the ledger agree with it."
-    assert privacy.tabulate_disclosures(facts).texts() == [["number of rows of each site"]]
+    disclosed, gaps = privacy.tabulate_disclosures(facts)
+    assert gaps.texts() == [["number of rows of each site"]]
+    assert ["its numbers of training, validation and test rows"] in disclosed.texts()
     assert states(dpia.build(facts))["d.1"] == FILLED
     differs = Facts(changed(facts.evidence, PRIVACY, lambda value: value.update(findings=["round 2 differs"])))
     assert [s.text for s in privacy.state_recomputed(differs)] == [

@@ -32,7 +32,7 @@ class Account:
     summary: RunSummary
     recomputed: RecomputedBudget
     participants: tuple[str, ...]
-    disclosures: tuple[str, ...]  # data released without protection, where there is no guarantee
+    disclosures: tuple[str, ...]  # data that left each site, with their protection
     attacks: AttacksFile | None
     ledger: bool  # a ledger exists to compare with
     findings: tuple[str, ...]
@@ -67,7 +67,7 @@ class Account:
                 {"round": r.round, "releases": r.releases, "epsilon": r.epsilon} for r in self.recomputed.rounds
             ],
             "worked_out_again": self.recomputed.epsilon if self.recomputed.rounds else None,
-            "left_as_it_is": self.disclosures,
+            "disclosed": self.disclosures,
             "attacks": self.attacks,
             "ledger": self.ledger,
             "findings": self.findings,
@@ -85,7 +85,7 @@ def load_account(run: Run) -> Account:
     try:
         ledger = ledger_entries(run.folder)
         recomputed = recompute_spending(summary["privacy"], rounds, None if ledger is None else ledger[1])
-        disclosures = () if promised(summary["privacy"]) else tuple(list_disclosures(Plan(run.plan), summary))
+        disclosures = tuple(list_disclosures(Plan(run.plan), summary))
         asked_sites = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(

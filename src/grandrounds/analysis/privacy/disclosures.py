@@ -1,4 +1,4 @@
-"""Data that the sites of a run disclose without protection: all of it, or the part that a guarantee does not cover."""
+"""Data that the sites of a run disclose, each with its protection: noise, secure sums, or none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import RunSummary
 from grandrounds.experiment.checks.heat_maps import maps_asked
+from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
+from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
@@ -31,12 +33,12 @@ class Disclosure:
 
 
 def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
-    """List the data that left the sites of a run without a mechanism; `docs/threat-model.md` goes through the same messages."""
+    """List the data that left the sites of a run, with their protection; docs/threat-model.md goes through the same messages."""
     return [disclosure.text for disclosure in find_disclosures(plan, summary)]
 
 
 def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
-    """List the data that left the sites of a run without a mechanism, with the kind of each.
+    """List the data that left the sites of a run, with the kind and the protection of each. More protection shortens no list.
 
     Args:
         plan: The plan of a finished run.
@@ -53,9 +55,9 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     found = [] if plan.data.encoding == "public" else [Disclosure(SUMMARY, _summary(images=images))]
     found.append(Disclosure(ROW_COUNTS, "its numbers of training, validation and test rows"))
     has_scores = method_class(plan.method.name).has_model
-    found += [Disclosure(MODEL, line) for line in _training(plan, secure=secure)]
+    found += [Disclosure(MODEL, line) for line in _training(plan)]
     found += [Disclosure(SIGNALS, line) for line in _signals(plan)]
-    found += [Disclosure(SCORES, line) for line in (_tallies(plan, secure=secure) if has_scores else ())]
+    found += [Disclosure(SCORES, line) for line in (_tallies(plan) if has_scores else ())]
     if is_exact(plan.method.name):
         return [*found, *_exact(plan, summary), *_personal(summary)]
     if secure and "training" in summary.explanation:  # without secure aggregation it follows from the model
@@ -80,8 +82,8 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
             )
         )
     if plan.evaluation.calibrate != "none":
-        how = " (with secure aggregation)" if secure else ""
-        found.append(Disclosure(CALIBRATION, f"sums over its validation rows, for calibration{how}"))
+        noise, how = ", with noise" if under_budget(plan) else "", " (with secure aggregation)" if secure else ""
+        found.append(Disclosure(CALIBRATION, f"sums over its validation rows{noise}, for calibration{how}"))
     if summary.get("local"):
         found.append(Disclosure(ACCURACY, "the accuracy of its local model on its training and test rows, by round"))
     if summary["privacy"].get("crossed_rounds"):
@@ -104,7 +106,7 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
 def _watch(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     """List the sums of a watch across sites: it asks for nothing else."""
     numbers = summary.get("statistic", {}).get("exchanges", {})
-    how = "into sums of all sites" if plan.privacy.secure else "as they are"
+    how = ("with noise, " if under_budget(plan) else "") + ("into sums of all sites" if plan.privacy.secure else "as they are")
     sent = f"{numbers.get('numbers_sent', 0):,.0f} counts and sums over its new and its reference patients, {how}"
     return [Disclosure(ROW_COUNTS, "its numbers of rows"), Disclosure(SUMS, sent)]
 
@@ -113,13 +115,14 @@ def _quality(plan: Plan, summary: RunSummary) -> list[Disclosure]:
     """List the counts of method 'quality': it asks for nothing else."""
     numbers = summary.get("statistic", {}).get("exchanges", {})
     how = "into sums of all sites" if plan.privacy.secure else f"those of fewer than {plan.method.quality.least} patients hidden"
+    how = f"with noise, {how}" if under_budget(plan) else how
     sent = f"{numbers.get('numbers_sent', 0):,.0f} counts of its rows in agreed bins, {how}"
     return [Disclosure(ROW_COUNTS, "its numbers of rows"), Disclosure(HISTOGRAMS, sent)]
 
 
 def _personal(summary: RunSummary) -> list[Disclosure]:
-    """List what personal parts, their guard and the test of differences sent."""
-    if not summary.personal:
+    """List what personal parts, their guard and the test of differences sent; under a budget all of it stays at the site."""
+    if not summary.personal or summary.personal.get("stays"):
         return []
     sent = "for personal models: the name of its choice, yes or no to harm, and sums and figures of its deployed model"
     if summary.personal.get("differences"):
@@ -135,19 +138,22 @@ def _summary(*, images: bool) -> str:
     )
 
 
-def _training(plan: Plan, *, secure: bool) -> list[str]:
+def _training(plan: Plan) -> list[str]:
     if is_path(plan.method.name):  # code of the user's own is not run to look at what it left
         return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
     if method_class(plan.method.name).spends is not Method.spends or is_exact(plan.method.name):
         return []  # its releases are events, or sums
     stability = regularizer_class(plan.method)
     more = [f"with it '{name}' ({stability.title})" for name in stability.report]
+    secure, mechanism, after = plan.privacy.secure, plan.privacy.mechanism, "after every round it took part in"
+    if mechanism == CLIENT:
+        sent = f"its clipped update {'with a share of noise' if secure else 'without noise, which the server adds'}"
+    else:
+        sent = f"its {'' if secure else 'whole '}model{', trained with noise (DP-SGD)' if mechanism == DP_SGD else ''}"
     if secure:
-        return ["its model, after every round it took part in, into a sum: the server saw no single one", *more]
-    return [
-        "its whole model after every round it took part in, from which patients' rows can be reconstructed in part",
-        *more,
-    ]
+        return [f"{sent}, {after}, into a sum: the server saw no single one", *more]
+    rebuilt = "" if mechanism == DP_SGD else ", from which patients' rows can be reconstructed in part"
+    return [f"{sent}{'' if mechanism == 'none' else ','} {after}{rebuilt}", *more]
 
 
 def _exact(plan: Plan, summary: RunSummary) -> list[Disclosure]:
@@ -214,12 +220,11 @@ def _trust(plan: Plan) -> list[str]:
     return lines
 
 
-def _tallies(plan: Plan, *, secure: bool) -> list[str]:
-    if secure:
-        return [
-            "histograms of its patients' scores into sums, and its own accuracy and other metrics without protection"
-        ]
+def _tallies(plan: Plan) -> list[str]:
+    whose = "test patients'" if under_budget(plan) else "patients'"
+    if plan.privacy.secure:
+        return [f"histograms of its {whose} scores into sums, and its own accuracy and other metrics without protection"]
     return [
-        "histograms of its patients' scores by outcome, so fine that at a small site they equal the list of scores; and its "
+        f"histograms of its {whose} scores by outcome, so fine that at a small site they equal the list of scores; and its "
         "own accuracy and other metrics"
     ]

@@ -22,7 +22,19 @@ from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import RoundRecord
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
+from grandrounds.privacy.in_words import (
+    beside,
+    mechanism,
+    odds,
+    quote,
+    release,
+    rounded_up,
+    secure_aggregation,
+    simulated,
+    trust,
+    uncovered,
+    whom,
+)
 from grandrounds.privacy.in_words import plain as format_delta
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
@@ -147,8 +159,9 @@ class AttackResults(BaseModel):
 
 
 class Promise(BaseModel):
-    """A run's account. `findings`: differences between record and statement; `left_out`: data released without protection;
-    `others`: stored attacks are of other models than the current ones."""
+    """A run's account. `findings`: differences between record and statement; `disclosed`: data that left each site, with their
+    protection; `quote`: a line with a sentence for a paper, empty where there are findings; `others`: stored attacks are of
+    other models than the current ones."""
 
     run: str
     promised: bool
@@ -165,11 +178,12 @@ class Promise(BaseModel):
     secure: bool
     statement: str
     sentences: list[str]
+    quote: str
     spent: dict[str, float | None]
     released: list[str]
     raw: list[str]
     uncovered: list[str]
-    left_out: list[str]
+    disclosed: list[str]
     rounds: list[RoundSpending]
     sites: list[SiteSpending]
     mechanisms: dict[str, float | None]
@@ -251,12 +265,13 @@ def _compute_account(run_index: RunIndex, entry: RunEntry) -> tuple[Promise, Acc
         unit=whom(statement) if statement.get("unit") else "patient",
         secure=bool(statement.get("secure")),
         statement=str(statement["statement"]),
-        sentences=_sentences(account) if holds else [],
+        sentences=_sentences(account) if holds else secure_aggregation(account.summary),
+        quote="" if account.findings else quote(account.summary),
         spent={rows: _finite(value) for rows, value in (statement.get("spent") or {}).items()},
         released=[release(e, str(statement["unit"])) for e in events],
         raw=list(dict.fromkeys(e.what for e in events if e.kind == "raw")),
         uncovered=list(uncovered(statement)) if "not_covered" in statement else [],
-        left_out=list(account.disclosures),
+        disclosed=list(account.disclosures),
         rounds=[
             RoundSpending(round=r.round, releases=r.releases, epsilon=_finite(r.epsilon))
             for r in account.recomputed.rounds
@@ -310,11 +325,12 @@ def _attack_results(content: Mapping[str, object]) -> AttackResults:
 
 
 def _sentences(account: Account) -> list[str]:
-    """Explain the guarantee in sentences."""
+    """Explain the guarantee, and secure aggregation, in sentences."""
     statement = account.privacy
     sentences = [
         *odds(account.recomputed.epsilon, statement["delta"], statement["unit"]),
         *trust(account.summary),
+        *secure_aggregation(account.summary),
         *beside(statement),
     ]
     return [*sentences, *simulated(account.summary)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.data.loading import AT_SITES
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.objective import dp_sgd_refusals
@@ -113,6 +114,11 @@ def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], t
     return tuple(s for s in rows if s not in few), (sentence,)
 
 
+def sends_summaries(plan: Plan) -> bool:
+    """Return True if sites send summaries of their training rows without noise, to prepare columns."""
+    return plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding
+
+
 def not_covered(plan: Plan) -> list[str]:
     """Return the disclosed data that the privacy guarantee does not cover, one phrase each."""
     budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
@@ -125,7 +131,7 @@ def not_covered(plan: Plan) -> list[str]:
         sentences += ["choices of sites and figures of their personal models"] if is_personal(plan) else []
     sentences.append("number of rows of each site")
     sentences += _known_of_sites(plan) if client else []
-    if plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding:
+    if sends_summaries(plan):
         sentences.append(
             "summaries of training rows for the encoding (data.encoding = 'public' needs none): the model file keeps ranges and "
             "categories, and the end of a range can be one patient's value, such as the oldest age"
@@ -143,11 +149,16 @@ def _of_patients(plan: Plan) -> list[str]:
         why = "data.patient is not set" if plan.data.patient is None else "privacy.unit = 'row'"
         return [f"patients with several rows: the guarantee is per row ({why})"]
     sentences = []
-    if plan.split.partition == "column":
+    if not _deals_rows(plan):
         sentences.append("patients at several sites: the guarantee is per patient at each site")
     if plan.split.by != "patient":
         sentences.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
     return sentences
+
+
+def _deals_rows(plan: Plan) -> bool:
+    """Tell whether the rows of one table are dealt to simulated sites: hospitals, and a column of sites, have their own."""
+    return plan.data.table != AT_SITES and plan.split.partition != "column"
 
 
 def _known_of_sites(plan: Plan) -> list[str]:
@@ -167,7 +178,7 @@ def _moved_by_others(plan: Plan) -> list[str]:
         sentences.append("membership in training and test rows: a split by time (split.by) changes with every patient")
     else:
         sentences.append("membership in training rows at very small sites, where an empty split takes a row of another")
-    if plan.split.partition != "column":
+    if _deals_rows(plan):
         sentences.append(f"assignment of rows to simulated sites (split.partition = '{plan.split.partition}')")
     if any(not one.get("source") for one in plan.reference.plain().values()):
         sentences.append("membership in reference rows: without one of them a training row takes its place")

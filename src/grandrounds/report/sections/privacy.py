@@ -14,8 +14,10 @@ from grandrounds.privacy.in_words import (
     odds,
     plain,
     promised,
+    quote,
     release,
     rounded_up,
+    secure_aggregation,
     simulated,
     trust,
     uncovered,
@@ -27,11 +29,12 @@ from grandrounds.report.figure import Figure
 
 
 def privacy_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
-    """Write the section on privacy; empty without a mechanism, which the page states in a line at its end."""
+    """Write the section on privacy: secure aggregation and a sentence to quote, and with a mechanism the guarantee."""
     privacy = summary.privacy
+    out = [f"<p>{escape(line)}</p>" for line in (" ".join(secure_aggregation(summary)), quote(summary)) if line]
     if privacy["mechanism"] == "none" or "events" not in privacy:
-        return []
-    out = ["<h2>Privacy guarantee and budget spent</h2>"]
+        return out
+    out.append("<h2>Privacy guarantee and budget spent</h2>")
     if not promised(privacy):
         raw = dict.fromkeys(e["what"] for e in privacy["events"] if e["kind"] == "raw")
         out.append(

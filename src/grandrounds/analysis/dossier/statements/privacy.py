@@ -11,7 +11,7 @@ from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
-from grandrounds.privacy.in_words import plain, rounded_up
+from grandrounds.privacy.in_words import is_simulation, plain, rounded_up, secure_aggregation
 from grandrounds.protocol.task_spec import CELLS, COUNT, MODEL, NOTHING, REASONS
 from grandrounds.protocol.tasks import EVALUATE, EXPLAIN, MAPS, SCORE, STATISTIC, WITNESS
 
@@ -93,11 +93,13 @@ def state_recomputed(facts: Facts) -> Iterator[Statement]:
     )
 
 
-def tabulate_disclosures(facts: Facts) -> Table:
-    """List the data that left each site without a guarantee: all of it, or the part that the guarantee does not cover."""
-    if is_promised(facts):
-        return _list_texts(facts, "Data that the guarantee does not cover", PRIVACY, "not_covered")
-    return _list_texts(facts, "Data that each site disclosed, without a guarantee", DISCLOSURES, "disclosures")
+def tabulate_disclosures(facts: Facts) -> Iterator[Table]:
+    """List the data that left each site; with a guarantee also those that it does not cover."""
+    has_guarantee = is_promised(facts)
+    title = "Data that each site disclosed" if has_guarantee else "Data that each site disclosed, without a guarantee"
+    yield _list_texts(facts, title, DISCLOSURES, "disclosures")
+    if has_guarantee:
+        yield _list_texts(facts, "Data that the guarantee does not cover", PRIVACY, "not_covered")
 
 
 def _list_texts(facts: Facts, title: str, file: str, key: str) -> Table:
@@ -215,16 +217,10 @@ def state_sums_sent(facts: Facts) -> Iterator[Statement]:
         )
 
 
-def state_secure(facts: Facts) -> Statement:
-    """State whether single answers were hidden from the server by secure aggregation."""
-    secure = facts.source(PLAN, "privacy", "secure")
-    if is_secure(facts):
-        return say(
-            "Secure aggregation hid models, sums and score counts of single sites from the server. "
-            "A sum has no guarantee by itself.",
-            secure,
-        )
-    return say("Secure aggregation was not used: the server saw the answer of each site.", secure)
+def state_secure(facts: Facts) -> Iterator[Statement]:
+    """State whether single answers were hidden from the server by secure aggregation; nothing where all rows were pooled."""
+    told = {"method": facts.get(SUMMARY, "method"), "privacy": {"secure": is_secure(facts)}}
+    yield from (say(sentence, facts.source(PLAN, "privacy", "secure")) for sentence in secure_aggregation(told))
 
 
 def state_recipients(facts: Facts) -> Iterator[Statement]:
@@ -263,11 +259,11 @@ def state_rows_stay(facts: Facts) -> Statement:
 
 
 def state_simulated_noise(facts: Facts) -> Iterator[Statement]:
-    """State that noise and keys of a simulation follow from its seed; nothing where the statement names no simulation."""
-    if "simulat" in str(facts.get(SUMMARY, "privacy", "statement", default="")):
+    """State that noise and keys of a simulation follow from its seed; nothing for a run at hospitals, or without either."""
+    if is_simulation(facts.get(SUMMARY, "privacy", default={})) and (is_promised(facts) or is_secure(facts)):
         yield say(
             "This run is a simulation: noise and keys follow from the seed. Whoever knows the seed can remove them.",
-            facts.source(SUMMARY, "privacy", "statement"),
+            facts.source(SUMMARY, "privacy", "simulated"),
         )
 
 

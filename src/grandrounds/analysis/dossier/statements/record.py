@@ -10,6 +10,7 @@ from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
 from grandrounds.audit.entry import CLOSE, OPEN, RESUME, SIMULATED, WITHDRAW, plan_hash
 from grandrounds.core.errors import GrandRoundsError
+from grandrounds.privacy.in_words import is_simulation
 
 _CHANGES = {
     OPEN: "the run was opened with its plan",
@@ -20,8 +21,11 @@ _CHANGES = {
 
 
 def is_simulated(facts: Facts) -> bool:
-    """Tell whether the keys of the ledger follow from the seed of a simulation; True without a ledger."""
-    return all(entry.value.get("keys", {}).get("made", SIMULATED) == SIMULATED for entry in facts.entries(OPEN))
+    """Tell whether the keys of the ledger follow from the seed of a simulation; without a ledger, those of the run."""
+    opening = facts.entries(OPEN)
+    if not opening:
+        return is_simulation(facts.get(SUMMARY, "privacy", default={}))
+    return all(entry.value.get("keys", {}).get("made", SIMULATED) == SIMULATED for entry in opening)
 
 
 def state_ledger(facts: Facts) -> Statement:
