@@ -98,6 +98,14 @@ def test_a_query_on_sqlite_loads_no_extension_and_reads_no_settings(sqlite: Path
     assert read_table(f"sqlite:///{sqlite}", query=several).columns["i"].tolist() == [1.0, 2.0, 3.0]
 
 
+def test_rows_of_a_query_without_an_end_are_refused_at_the_limit_of_a_table(sqlite: Path, monkeypatch) -> None:
+    monkeypatch.setenv("GRANDROUNDS_LARGEST", "20M")
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n"
+    for columns in ("i", "i, hex(zeroblob(1000)) AS text"):
+        with refused("unpacks-too-large"):
+            read_table(f"sqlite:///{sqlite}", query=endless.format(columns))
+
+
 @pytest.mark.parametrize(
     "address",
     [

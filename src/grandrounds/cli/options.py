@@ -62,8 +62,8 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run plug-in code of a run that was made elsewhere (a model or method of its author). "
-        "Read the code first. Modules must have the SHA-256 that the plan lists.",
+        help="Trust the author of a run that was made elsewhere: open the files, addresses and queries that its plan names, and "
+        "run its plug-in code. Read the plan and the code first. Modules must have the SHA-256 that the plan lists.",
     ),
 ]
 AllowMissing = Annotated[

@@ -367,7 +367,7 @@ def resolve(path: str, *, key: str) -> Any:
             f"{key} is '{path}': cannot import {module} ({e}); is it installed, or in this folder?",
             code="cannot-import-code",
         ) from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise BadInput(f"{key} is '{path}': cannot import {module} ({said(e, path)})", code="cannot-import-code") from e
     for name in attribute.split("."):
         if not hasattr(imported, name):
@@ -404,7 +404,7 @@ def call(path: str, *arguments: Any, key: str, **named: Any) -> Any:
         return work(*arguments, **named)
     except GrandRoundsError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # code that ends the program would end a run with exit code 0
         raise BadInput(f"{key} is '{path}': it failed with {said(e, path)}", code="own-code-failed") from e
 
 
@@ -416,7 +416,7 @@ def failure(error: Exception, names: Iterable[str]) -> str:
     return ""
 
 
-def said(error: Exception, path: str) -> str:
+def said(error: BaseException, path: str) -> str:
     """Describe an error in one line, with its last line in the module of the path."""
     words = " ".join(str(error).split())
     words = words if len(words) <= _MOST else words[:_MOST] + " ..."
@@ -425,7 +425,7 @@ def said(error: Exception, path: str) -> str:
     return f"{type(error).__name__}: {words}{where}"
 
 
-def _frames(error: Exception, path: str) -> list[tuple[str, int]]:
+def _frames(error: BaseException, path: str) -> list[tuple[str, int]]:
     walked, module = traceback.walk_tb(error.__traceback__), path.partition(":")[0]
     return [(f.f_code.co_filename, line) for f, line in walked if f.f_globals.get("__name__") == module]
 

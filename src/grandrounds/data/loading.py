@@ -111,14 +111,7 @@ def _read_plan_scans(settings: DataSettings, table: Table, folder: str) -> Image
 def _load_plugin_data(settings: DataSettings, path: str) -> Table | ImageSet:
     """Call a loader of the user's own, which gives a data frame, a Table or an ImageSet."""
     where = f"data.name is '{path}'"
-    try:
-        result = plugins.call(path, key="data.name")
-    except SystemExit as e:
-        raise BadInput(
-            f"{where}: it ends the program with exit code {e.code}; give a function that returns a data frame, a Table or an "
-            "ImageSet",
-            code="own-code-failed",
-        ) from None
+    result = plugins.call(path, key="data.name")
     if isinstance(result, ImageSet):
         if result.patient is not None and settings.patient is None:
             raise BadInput(

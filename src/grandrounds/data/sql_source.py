@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core import redact
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.limits import OBJECT_CELL, check_table, check_text
 from grandrounds.data.table import Table, check_names, to_column
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _READING = re.compile(r"\s*\(*\s*(?:select|with)\b", re.IGNORECASE)
 _HARMLESS = ("user", "password", "passwd", "pwd", "token", "ssl", "sslmode", "charset", "driver", "connect_timeout")
 """Options of a URL that do not change where it leads."""
 
+_ROWS = 20_000  # rows that are fetched at a time
 _IN_FILES = ("sqlite", "duckdb")
 _DUCKDB = {
     "enable_external_access": "false", "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
@@ -149,7 +152,6 @@ def read_sql(address: str, *, query: str | None) -> Table:
             names, rows = _select(connection, query=query, source=source)
     finally:
         database.engine.dispose()
-    check_names(names, source=source)
     if not rows:
         raise BadInput(f"{source} returned no rows; check data.query", code="empty-table")
     cells = zip(*rows, strict=True)
@@ -157,12 +159,12 @@ def read_sql(address: str, *, query: str | None) -> Table:
 
 
 def _select(connection: Connection, *, query: str | None, source: str) -> tuple[list[str], list[Any]]:
-    """Run the query inside a transaction that is rolled back."""
+    """Run the query inside a transaction that is rolled back, and read its rows within the limits of a table."""
     import sqlalchemy as sa
 
     wanted = (query or "").strip().rstrip(";")
     if _READING.match(wanted):
-        result = _run_select(connection, wanted, source=source)
+        fetch = _run_select(connection, wanted, source=source)
     elif wanted and not _IDENTIFIER.fullmatch(wanted) and " " in wanted:
         raise _not_a_select(source)
     else:
@@ -177,14 +179,30 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
             problem = f"table '{wanted}' not found in" if wanted else "no table chosen in"
             raise BadInput(f"{problem} {source}; {nearest(name, tables)} (use data.query)", code="unknown-table")
         table = sa.table(name, schema=schema or None)
-        result = connection.execute(sa.select(sa.text("*")).select_from(table))
-    names = list(map(str, result.keys()))
-    rows = list(result.fetchall())
+        chosen = connection.execution_options(stream_results=True).execute(sa.select(sa.text("*")).select_from(table))
+        fetch = partial(_fetch, chosen)
+    names, batch = fetch()
+    check_names(names, source=source)
+    rows: list[Any] = []
+    while batch:
+        rows += batch
+        check_table(len(rows), len(names), where=source, cell=OBJECT_CELL)
+        check_text(sum(len(cell) for row in batch for cell in row if isinstance(cell, str)), where=source)
+        names, batch = fetch()
     return names, rows
 
 
-def _run_select(connection: Connection, query: str, *, source: str) -> CursorResult[Any]:
-    """Run a query of which the database itself says that it is one SELECT. No ':name' or '%' in it is a parameter."""
+def _fetch(result: CursorResult[Any]) -> tuple[list[str], list[Any]]:
+    """Return the names of columns, and the next rows."""
+    return list(map(str, result.keys())), list(result.fetchmany(_ROWS))
+
+
+def _run_select(connection: Connection, query: str, *, source: str) -> Callable[[], tuple[list[str], list[Any]]]:
+    """Run a query of which the database itself says that it is one SELECT. No ':name' or '%' in it is a parameter.
+
+    Returns:
+        A function that returns the names of columns and the next rows.
+    """
     import sqlalchemy as sa
     from sqlalchemy.exc import DBAPIError
 
@@ -202,11 +220,11 @@ def _run_select(connection: Connection, query: str, *, source: str) -> CursorRes
             ) from None
         if [s.type for s in statements] != [duckdb.StatementType.SELECT]:
             raise _not_a_select(source)
-        return as_written.exec_driver_sql(query)
+        return partial(_fetch, as_written.exec_driver_sql(query))
     if backend == "sqlite":
         driver.set_authorizer(_authorize_reading)
         try:
-            return as_written.exec_driver_sql(query)
+            return partial(_fetch, as_written.exec_driver_sql(query))
         except sqlite3.Warning:  # several statements, before Python 3.12
             raise _not_a_select(source) from None
         except DBAPIError as error:
@@ -224,7 +242,7 @@ def _run_select(connection: Connection, query: str, *, source: str) -> CursorRes
             if getattr(error.orig, "sqlstate", None) == _BAD_CURSOR or getattr(error.orig, "pgcode", None) == _BAD_CURSOR:
                 raise _not_a_select(source) from None
             raise
-        return as_written.exec_driver_sql(f"FETCH ALL FROM {_CURSOR}")
+        return lambda: _fetch(as_written.exec_driver_sql(f"FETCH FORWARD {_ROWS} FROM {_CURSOR}"))
     raise BadInput(
         f"data.query for {source} is a SELECT, and only SQLite, DuckDB and PostgreSQL run one here; name a table or a view",
         code="query-not-supported",
