@@ -56,6 +56,17 @@ def test_text_has_the_sentence_or_else_the_fields(logger):
     assert first.endswith("+00:00 round 4") and second.endswith("request sent site=va bytes=7")
 
 
+@pytest.mark.parametrize("form", [JsonLines(), TextLines()])
+def test_names_of_others_stay_on_their_line_and_send_no_commands_to_a_terminal(logger, form):
+    log, stream, handler = logger
+    handler.setFormatter(form)
+    hostile = 'va\n2026-11-19T00:00:00+00:00 approved\r\x1b[2J\u202e"}\u2028'
+    log_event(log, "request sent", site=hostile)
+    log.warning("a message of run %s is refused", hostile)
+    lines = stream.getvalue().split("\n")
+    assert len(lines) == 3 and all(text.isprintable() for text in lines)
+
+
 def test_file_is_private_and_starts_anew_when_it_is_large(tmp_path):
     path = tmp_path / "log.jsonl"
     for n in range(5):

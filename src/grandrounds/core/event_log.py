@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest, visible
 
 Form = Literal["json", "text"]
 FORMS = ("json", "text")
@@ -67,7 +67,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Formats a record as a line of text: time, sentence, and fields where there is no sentence."""
+    """Formats a record as a line of text: time, sentence, or fields without a sentence; control characters are escapes."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)
@@ -77,7 +77,7 @@ class TextLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             sentence += f" ({record.exc_info[0].__name__} at {_place(record.exc_info[2])})"
         warns = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{_time(record)[:19]}+00:00 {warns}{sentence}"
+        return f"{_time(record)[:19]}+00:00 {warns}{visible(sentence)}".replace("\n", "\\n")
 
 
 def choose_form(requested: str | None, stream: IO[str] | None = None) -> Form:
