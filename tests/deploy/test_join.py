@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.core.errors import BadInput
 from grandrounds.deploy import approval as approvals
 from grandrounds.deploy import records, renewal
 from grandrounds.deploy.approval import approve
@@ -73,6 +75,23 @@ def secrets_in(path: Path) -> list[str]:
     found = [mark for mark in ("PRIVATE KEY", "openssh-key-v1", OPENSSH) if mark.encode() in data]
     found += [text.decode() for text in re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", data)]
     return found + ([data.hex()] if len(data) == 32 else [])
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "manifest.sig", "server.pub", "site.toml", "invitation.json", "start.sh"])
+@pytest.mark.parametrize("kind", ["endless", "pipe", "large"])
+def test_a_handed_folder_with_a_file_that_cannot_be_read_is_refused_at_once(hospital, name, kind):
+    file = hospital / name
+    file.unlink()
+    if kind == "endless":
+        file.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.touch()
+        os.truncate(file, 6 * 10**9)
+    with pytest.raises(BadInput):
+        join(hospital)
+    assert not (hospital / "keys").exists()
 
 
 def test_no_private_key_of_a_site_is_provisioned(made):

@@ -67,7 +67,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Formats a record as a line of text: time, and sentence or fields. Control characters are escapes."""
+    """Formats a record as a line of text: time, sentence, or fields without a sentence; control characters are escapes."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = fields_of(record)

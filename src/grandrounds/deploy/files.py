@@ -6,6 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
+from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput
 
 PRIVATE, FOLDER, SCRIPT, PUBLIC = 0o600, 0o700, 0o700, 0o644
@@ -59,12 +60,12 @@ def write_secret(path: Path) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Read the bytes of a file.
+    """Read the bytes of a plain file, or of one that a link leads to.
 
     Raises:
-        BadInput: It cannot be read.
+        BadInput: It cannot be read, is a pipe or a device, or is too large.
     """
     try:
-        return path.read_bytes()
-    except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
+        return read_file(path, links=True)
+    except BadInput as e:
+        raise BadInput(str(e), code="unreadable-file") from None

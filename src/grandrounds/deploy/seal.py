@@ -41,7 +41,9 @@ def read_passphrase(path: Path) -> str:
         BadInput: It is too short, or the file is not text.
     """
     try:
-        lines = read(path).decode().splitlines()
+        lines = path.read_bytes().decode().splitlines()  # a pipe is a file, too
+    except OSError as e:
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not a text file: its first line must be the passphrase", code="not-text") from None
     phrase = lines[0].strip() if lines else ""

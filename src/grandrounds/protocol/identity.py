@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput
 
 PUBLIC_BYTES, SIGNATURE_BYTES = 32, 64
@@ -154,12 +155,7 @@ def load_public(path: Path) -> bytes:
 
 
 def _read_public(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise BadInput(f"{path} is not a public key: PEM or 64 hexadecimal digits are required", code="bad-key")
-        data = path.read_bytes()
-    except OSError as e:
-        raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
+    data = read_file(path, largest=_LARGEST, links=True)
     try:
         return _checked(bytes.fromhex(data.decode().strip()))
     except ValueError:
