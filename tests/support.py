@@ -54,6 +54,13 @@ def patients(sizes: list[int], *, classes: int = 2, seed: int = 0, gaps: float =
     return Table.from_mapping(columns, source="patients.csv")
 
 
+def without_ledger(run: Path) -> Path:
+    """The folder of a run whose ledger is taken away, so that a test may write its files anew."""
+    for name in ("ledger.db", "ledger.head.json"):
+        (run / name).unlink()
+    return run
+
+
 def dataset(table: Table) -> Dataset:
     schema = infer_schema(table, label="died", site="hospital")
     return build_dataset(table, schema, name="patients")

@@ -11,6 +11,7 @@ import grandrounds as gr
 from grandrounds.protocol.identity import Identity, public_pem
 from tests.audit.ledgers import tampered
 from tests.command import rounds, rounds_in_a_process
+from tests.support import without_ledger
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +150,7 @@ def test_a_ledger_that_was_cut_or_signed_by_another_is_found_before_a_run_is_sho
 
 def test_runs_without_a_ledger_or_without_an_end_are_read(folder):
     forged_auroc(folder)
-    for name in ("ledger.db", "ledger.head.json"):
-        (folder / name).unlink()
+    without_ledger(folder)
     assert rounds("show", folder).returncode == 0
     (folder / "summary.json").unlink()
     assert "[changed-run]" not in rounds("show", folder).stderr

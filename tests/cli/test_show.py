@@ -24,7 +24,7 @@ from grandrounds.runs.readable_model import readable, readable_file
 from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_sse_agg import own_rules
-from tests.support import patients, refused
+from tests.support import patients, refused, without_ledger
 
 
 @pytest.fixture(scope="module")
@@ -251,8 +251,7 @@ def test_an_old_folder_still_says_what_it_can(held, shown, tmp_path):
         for key in ("stages", "shares", "cohorts"):
             del record["decision"][key]
     (old / "round_logs.json").write_text(json.dumps(logs))
-    for name in ("explanations.json", "ledger.db", "ledger.head.json"):
-        (old / name).unlink()
+    (without_ledger(old) / "explanations.json").unlink()
     text = gr.load_run(old).why(3, "a")
     assert text.startswith("round 3, a: weight") and "Its explanations lie" in text
     assert f"Why: {logs['rounds'][2]['decision']['why']}." in text

@@ -37,6 +37,7 @@ from grandrounds.runs.withdrawal import OtherRun, Withdrawn, write_mark
 from tests.console.conftest import Signed, known_users, serving
 from tests.console.test_protection import routes
 from tests.report import EVIL
+from tests.support import without_ledger
 
 V1 = "/api/v1"
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,7 +272,8 @@ def test_files_of_a_run(viewer, runs, tmp_path):
 
 def test_links_name_only_files_that_are_there(runs, tmp_path):
     shutil.copytree(runs / "plain", tmp_path / "plain")
-    for name in ("report.html", "model.safetensors", "ledger.db", "ledger.head.json"):
+    without_ledger(tmp_path / "plain")
+    for name in ("report.html", "model.safetensors"):
         (tmp_path / "plain" / name).unlink()
     shutil.copytree(runs / "trust", tmp_path / "cut")
     (tmp_path / "cut" / "summary.json").unlink()
@@ -293,8 +295,7 @@ def test_the_model_file_is_that_of_the_run_and_refused_after_a_withdrawal(runs, 
     assert answer.content == (runs / "plain" / "model.safetensors").read_bytes()
     assert answer.headers["content-disposition"] == 'attachment; filename="model-plain.safetensors"'
     assert signed.client().get(f"{V1}/runs/plain/model").status_code == 401
-    for name in ("ledger.db", "ledger.head.json"):  # the entry of a withdrawal belongs to the mark
-        (tmp_path / "plain" / name).unlink()
+    without_ledger(tmp_path / "plain")  # a mark belongs to an entry of the ledger
     write_mark(tmp_path / "plain", Withdrawn("b", "2026-11-18", OtherRun("again", "again", 3, "00", "00")))
     refused = signed.client("viewer").get(f"{V1}/runs/plain/model")
     assert (refused.status_code, refused.json()["code"]) == (409, "withdrawn-run")

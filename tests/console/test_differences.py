@@ -12,6 +12,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
+from tests.support import without_ledger
 
 
 def feature(**more):
@@ -23,7 +24,7 @@ def feature(**more):
 def client(runs, tmp_path):
     shutil.copytree(runs / "trust", tmp_path / "guarded")
     shutil.copytree(runs / "by-reasons", tmp_path / "plain")
-    path = tmp_path / "guarded" / "summary.json"
+    path = without_ledger(tmp_path / "guarded") / "summary.json"
     summary = json.loads(path.read_text())
     found = {EVIL: {"tested": 2, "features": [feature()]}, "b": {"tested": 2, "features": [feature(differs=False, p=0.6)]}}
     personal = {"part": "intercept", "guard": True, "rows": "train", "spread": 0.3, "stays": False, "harmed": [], "tested": []}

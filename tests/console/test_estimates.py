@@ -13,13 +13,14 @@ from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 from tests.report.estimates import estimates
+from tests.support import without_ledger
 
 
 @pytest.fixture
 def client(runs, tmp_path):
     shutil.copytree(runs / "trust", tmp_path / "fit")
     shutil.copytree(runs / "by-reasons", tmp_path / "plain")
-    summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
+    summary = json.loads((without_ledger(tmp_path / "fit") / "summary.json").read_text())
     (tmp_path / "fit" / "summary.json").write_text(json.dumps({**summary, "estimates": estimates(name=EVIL)}))
     users, tokens = known_users()
     return Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")

@@ -15,7 +15,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
-from tests.support import patients
+from tests.support import patients, without_ledger
 
 DATA = {"label": "died", "site": "hospital"}
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     secure = {"name": "secure", "data": DATA, "method": {"rounds": 2}, "privacy": {"secure": True}}
     gr.run(gr.Experiment.parse(secure), table=table, out=root / "secure")
     shutil.copytree(root / "clear", root / "old")
-    summary = json.loads((root / "old" / "summary.json").read_text())
+    summary = json.loads((without_ledger(root / "old") / "summary.json").read_text())
     summary.pop("score_counts")
     summary["rows"]["trainer"] = {"train": 77, "val": 0, "test": 0}
     (root / "old" / "summary.json").write_text(json.dumps(summary))
@@ -121,7 +121,7 @@ def test_a_run_of_an_earlier_version_says_which_version_counts_risks(hospital_co
 
 def test_a_damaged_record_is_named(hospital_console, folder):
     shutil.copytree(folder / "clear", folder / "damaged", dirs_exist_ok=True)
-    summary = json.loads((folder / "damaged" / "summary.json").read_text())
+    summary = json.loads((without_ledger(folder / "damaged") / "summary.json").read_text())
     summary["score_counts"]["all"]["events"] = [1]
     (folder / "damaged" / "summary.json").write_text(json.dumps(summary))
     answer = get(hospital_console, "/thresholds", run="damaged")

@@ -15,6 +15,7 @@ from grandrounds.models.card import Card
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.report.shapes import card
+from tests.support import without_ledger
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def folder(runs, tmp_path):
     """A run with a risk card, one without, and one that has not ended."""
     for name in ("card", "plain", "stopped"):
         shutil.copytree(runs / "trust", tmp_path / name)
-    summary = json.loads((tmp_path / "card" / "summary.json").read_text())
+    summary = json.loads((without_ledger(tmp_path / "card") / "summary.json").read_text())
     (tmp_path / "card" / "summary.json").write_text(json.dumps({**summary, "card": card(notes=[EVIL])}))
     (tmp_path / "stopped" / "summary.json").unlink()
     return tmp_path

@@ -28,7 +28,7 @@ from grandrounds.report.sections.trust import trust_limits, trust_section
 from tests.command import rounds
 from tests.conftest import CHROMIUM
 from tests.report import EVIL, RULE, explanations, many, trusting, typed
-from tests.support import patients, refused
+from tests.support import patients, refused, without_ledger
 
 
 class Page(HTMLParser):
@@ -303,8 +303,7 @@ def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, str(copy / "report.html")), done.stderr
     assert (copy / "report.html").read_text() == before
     (copy / "explanations.json").write_text(json.dumps(explanations()))
-    for name in ("ledger.db", "ledger.head.json", "report.html"):  # a run of other files, and no ledger
-        (copy / name).unlink()
+    without_ledger(copy)
     report(copy)
     assert "Training drift, by pair of sites" in Page((copy / "report.html").read_text()).titles()
     (copy / "summary.json").unlink()

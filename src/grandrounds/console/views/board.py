@@ -129,7 +129,7 @@ def make_board(run_index: RunIndex, *, user: str = "") -> Board:
     answers = [
         _answer_use(register, models, run_index),
         _answer_benefit(models),
-        _answer_record(register, models),
+        _answer_record(register, models, [line.partition(": ")[0] for line in unreadable]),
         _answer_spending(models),
         _answer_signatures(register, waiting, user),
     ]
@@ -219,11 +219,11 @@ def _answer_benefit(models: Sequence[BoardModel]) -> Answer:
     return Answer(question, "Yes", f"Clearly better at all {_count(tested, 'hospital')}.", Tone.GOOD)
 
 
-def _answer_record(register: RegisterView | None, models: Sequence[BoardModel]) -> Answer:
+def _answer_record(register: RegisterView | None, models: Sequence[BoardModel], unreadable: Sequence[str]) -> Answer:
     question = "Is the record intact?"
     if register is not None and register.fault:
         return Answer(question, "No: the register does not verify", register.fault, Tone.BAD, "/audit")
-    broken = [m.overview.name for m in models if m.overview.ledger.state == "fails" or (m.status and m.status.fault)]
+    broken = [m.overview.name for m in models if m.overview.ledger.fails or (m.status and m.status.fault)] + [*unreadable]
     if broken:
         return Answer(question, f"No: {_count(len(broken), 'record')} failed", _names(broken), Tone.BAD, "/audit")
     if not models:
