@@ -13,7 +13,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import TASK, Policy
+from grandrounds.keeper.policy.describe import MEANS
+from grandrounds.keeper.policy.rules import CODES, TASK, Policy
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Envelope, peek, seal
 from grandrounds.protocol.identity import Identity
@@ -25,7 +26,7 @@ from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, deci
 from tests.engine.hospitals import Hospitals
 from tests.support import patients
 
-ALL = {value for name, value in vars(codes).items() if name.isupper()}
+ALL = {value for name, value in vars(codes).items() if name.isupper() and isinstance(value, str)}
 PLANTED = "PATIENT-4711"
 FRESH = count(5000)
 
@@ -153,3 +154,9 @@ def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_
     for left in (*(read(reply).body for reply in post.replies), *(p.read_bytes() for p in run.folder.rglob("*") if p.is_file())):
         assert PLANTED.encode() not in left and b"4711.25" not in left
         assert not any(number in left for number in numbers)
+
+
+def test_every_code_has_a_sentence_for_the_sites_staff():
+    """Errors of the site's own files have sentences of their own."""
+    assert set(codes.SENTENCES) == ALL - codes.OF_SITE_FILES
+    assert set(CODES) <= set(MEANS) and not set(MEANS) & ALL
