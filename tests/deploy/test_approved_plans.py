@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import RunFailed
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.deploy.folders import Folders
@@ -18,6 +19,10 @@ from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.policy.rules import RUN, plan_digest
+from grandrounds.keeper.runtime.log import SiteLog
+from grandrounds.privacy.events import Event
+from grandrounds.privacy.site_budget import SiteBudget
+from grandrounds.site.host import SiteHost
 from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.disturbed import Killed
@@ -116,6 +121,102 @@ def test_an_approved_run_that_is_gone_on_with_is_still_the_approved_one(here):
         conducted(here, killed=True)
     assert plan_digest(load_started_plan(here / "out" / "server" / "runs" / "study" / "checkpoint")) == digest
     assert (conducted(here, resume=True) / "summary.json").exists()
+
+
+class RunningSites:
+    """The sites of a consortium with their logs and screens, in this process: they read a policy that changes."""
+
+    def __init__(self, here: Path) -> None:
+        self.here, self.out, self.screen = here, Folders(here / "out"), []
+        self.sites = [self._start(name) for name in "abc"]
+
+    def _start(self, name: str) -> SiteLog:
+        site = SiteFolder(self.out.site(name))
+        log = SiteLog(site.state / "log.jsonl", site.keeper(str(self.here / f"{name}.csv")).answer_message)
+        log.say = lambda sentence: self.screen.append(f"{name}: {sentence}")
+        return log
+
+    def with_limit(self, name: str, epsilon: float, file: Path | None = None) -> Path:
+        """Write the policy of a site with another limit of its budget: in place, or to a new file."""
+        policy = self.out.site(name) / "policy.toml"
+        text, count = re.subn(r"(?m)^epsilon = [0-9.]+", f"epsilon = {epsilon}", policy.read_text())
+        assert count == 1
+        (file or policy).write_text(text)
+        return file or policy
+
+    def run(self, name: str) -> Path:
+        folder = self.out.server / "runs" / name
+        plan = deployed_plan(self.here / "study.toml", ("method.rounds=1",))
+        _run_at_sites(plan, folder, MemoryTransport(self.sites), self.out.server, False)
+        return folder
+
+    def refusals(self, name: str) -> list[dict]:
+        """Refusals in the site's log, without sessions that begin anew."""
+        lines = [json.loads(line) for line in (self.out.site(name) / "state" / "log.jsonl").read_text().splitlines()]
+        return [line for line in lines if line["code"]]
+
+
+def test_a_lower_limit_applies_while_the_site_runs(here):
+    """The move to another template that docs/policies.md describes: epsilon 10, of which 3 is spent, becomes 6."""
+    sites = RunningSites(here)
+    assert (sites.run("one") / "summary.json").exists()
+    budget = SiteBudget(sites.out.site("a") / "state" / "purse.json")
+    budget.charge(Event("laplace", "sums", epsilon=3.0), run="earlier", key="1")
+    before = rounds("site", "policy", sites.with_limit("a", 6.0, here / "new.toml"), "--folder", sites.out.site("a"))
+    assert before.returncode == 0 and "site budget: epsilon limit 10 -> 6; spent 3; remaining 3" in before.stdout
+    assert budget.budget().epsilon == 10.0, "the command changes nothing"
+    sites.with_limit("a", 6.0)
+    assert (sites.run("two") / "summary.json").exists()
+    assert (budget.budget().epsilon, budget.spent()) == (6.0, pytest.approx(3.0, rel=1e-4))
+    assert not sites.refusals("a") and not sites.screen
+    after = rounds("site", "policy", sites.out.site("a") / "policy.toml", "--json")
+    expected = {"epsilon": 6.0, "limit": 6.0, "spent": pytest.approx(3.0, rel=1e-4), "refused": ""}
+    assert json.loads(after.stdout)["budget"] == expected
+
+
+def test_a_raised_limit_is_refused_with_its_code_and_a_sentence_at_the_site(here):
+    sites = RunningSites(here)
+    foreseen = rounds("site", "policy", sites.with_limit("a", 20.0, here / "new.toml"), "--folder", sites.out.site("a"))
+    assert foreseen.returncode == 1 and "epsilon limit 10 -> 20" in foreseen.stdout and "refused" in foreseen.stdout
+    sites.with_limit("a", 20.0)
+    with refused("setup-incomplete", match=r"a: refused \(changed-budget-limit\)", kind=RunFailed):
+        sites.run("one")
+    (line, *_) = sites.refusals("a")
+    assert line["code"] == "changed-budget-limit" and "from 10 to 20" in line["sentence"]
+    assert any(said.startswith("a: ") and "from 10 to 20" in said and "changed-budget-limit" in said for said in sites.screen)
+    assert "from 10 to 20" in sites.sites[0].fault and not sites.sites[1].fault, "the health page has it"
+    start = rounds("site", "start", sites.out.site("a"), "--data", here / "a.csv", "--no-node")
+    assert start.returncode == 2 and "changed-budget-limit" in start.stderr
+    assert SiteBudget(sites.out.site("a") / "state" / "purse.json").budget().epsilon == 10.0
+    sites.with_limit("a", 10.0)
+    assert (sites.run("two") / "summary.json").exists() and not sites.sites[0].fault
+
+
+def test_a_policy_names_the_runs_that_it_ends(here):
+    sites = RunningSites(here)
+    with pytest.raises(Killed):
+        conducted(here, killed=True)
+    strict = here / "strict.toml"
+    strict.write_text(rounds("site", "policy", "--template", "strict").stdout)
+    done = rounds("site", "policy", strict, "--folder", sites.out.site("a"))
+    assert "run study ends at this site: open: " in done.stdout, done.stdout
+    assert done.returncode == 0, "a limit that is lowered is no fault of the policy"
+
+
+def test_a_refusal_that_depends_on_rows_keeps_its_code_and_sentence_at_the_site(here, monkeypatch):
+    """The code would tell the server about the rows, and the sentence can quote them: neither leaves, nor is logged in full."""
+    sites = RunningSites(here)
+
+    def quote(*arguments):
+        raise BadInput("row 3: age is 'Muster, 4711', no number", code="not-a-number")
+
+    monkeypatch.setattr(SiteHost, "_train", quote)
+    with refused("too-few-sites", match=r"a \(refused \(refused\)\)", kind=RunFailed) as caught:
+        sites.run("one")
+    line = next(line for line in sites.refusals("a") if line["task"] == "train")
+    texts = [str(caught.value), json.dumps(line), *sites.screen]
+    assert line["code"] == "refused" and "not-a-number" in line["sentence"] and "work.log" in line["sentence"]
+    assert not [text for text in texts if "Muster" in text]
 
 
 @pytest.mark.parametrize(

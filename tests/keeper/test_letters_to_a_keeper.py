@@ -14,7 +14,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import TASK, Policy
+from grandrounds.keeper.policy.describe import MEANS
+from grandrounds.keeper.policy.rules import CODES, TASK, Policy
 from grandrounds.keeper.runtime.run import SiteRun
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Envelope, peek, seal
@@ -27,7 +28,7 @@ from tests.engine.disturbed import DATA, SIZES, Disturbed, Killed, Passing, deci
 from tests.engine.hospitals import Hospitals
 from tests.support import patients
 
-ALL = {value for name, value in vars(codes).items() if name.isupper()}
+ALL = {value for name, value in vars(codes).items() if name.isupper() and isinstance(value, str)}
 PLANTED = "PATIENT-4711"
 FRESH = count(5000)
 
@@ -197,3 +198,9 @@ def test_one_site_with_impossible_classes_is_left_out_of_the_columns_and_no_othe
     left_out = [w for w in run.summary["warnings"] if "left out of the preparation of columns" in w]
     assert len(left_out) == 1 and left_out[0].startswith("b ")
     assert [d["missing"] for d in decisions(run)] == [{}]
+
+
+def test_every_code_has_a_sentence_for_the_sites_staff():
+    """Errors of the site's own files have sentences of their own."""
+    assert set(codes.SENTENCES) == ALL - codes.OF_SITE_FILES
+    assert set(CODES) <= set(MEANS) and not set(MEANS) & ALL

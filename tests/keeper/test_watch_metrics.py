@@ -14,9 +14,9 @@ from tests.analysis.watch.test_metrics import labels, parse
 
 def test_the_health_page_of_a_site_has_the_metrics_of_its_watch(tmp_path):
     alarmed(tmp_path / "watch")
-    budget = SimpleNamespace(spent=lambda: 0.5, budget=lambda: SimpleNamespace(epsilon=3.0))
+    budget = SimpleNamespace(spent=lambda: 0.5, epsilon=3.0)
     site = SimpleNamespace(
-        folder=SimpleNamespace(path=tmp_path, budget=lambda: budget),
+        folder=SimpleNamespace(path=tmp_path, stored_budget=lambda: budget),
         log=SimpleNamespace(metrics=lambda: {"grandrounds_work_seconds_total": ("counter", "Seconds.", {"": 1763438776.25})}),
         supervisor=SimpleNamespace(restarts=1),
         _connected=True,

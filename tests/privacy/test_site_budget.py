@@ -17,6 +17,7 @@ from tests.support import refused
 
 DELTA = 1e-5
 SUMS = Event("laplace", "sums", epsilon=0.1)
+MOST = Event("laplace", "many sums", epsilon=0.4)
 
 
 def child(code: str, *args: str) -> subprocess.Popen[str]:
@@ -62,16 +63,50 @@ def test_only_its_owner_may_read_it(tmp_path):
     assert {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()} == {0o600}
 
 
-def test_limits_are_set_once(tmp_path):
+def test_a_limit_is_lowered_and_never_raised(tmp_path):
     path = tmp_path / "purse.json"
     with refused("missing-budget"):
         SiteBudget.open(path)
     SiteBudget.open(path, epsilon=1.0, delta=DELTA)
-    SiteBudget.open(path, epsilon=1.0, delta=DELTA)
-    with refused("changed-budget-limit", match="epsilon = 1, not 50"):
+    assert SiteBudget.open(path, epsilon=1.0, delta=DELTA).charge(SUMS, run="a", key="1")
+    with refused("changed-budget-limit", match="from 1 to 50"):
         SiteBudget.open(path, epsilon=50.0)
     with refused("changed-budget-limit", match="delta"):
         SiteBudget.open(path, delta=0.1)
+    assert SiteBudget.open(path).budget().epsilon == 1.0
+    lower = SiteBudget.open(path, epsilon=0.3, delta=DELTA)
+    assert (lower.budget().epsilon, lower.budget().events) == (0.3, (SUMS,)), "charges stay"
+    assert lower.charge(SUMS, run="b", key="1")
+    with refused("changed-budget-limit", match="from 0.3 to 1"):
+        SiteBudget.open(path, epsilon=1.0)
+
+
+def test_a_limit_below_what_is_spent_refuses_every_further_release(tmp_path):
+    path = tmp_path / "purse.json"
+    SiteBudget.open(path, epsilon=1.0, delta=DELTA).charge(MOST, run="a", key="1")
+    lower = SiteBudget.open(path, epsilon=0.2, delta=DELTA)
+    with refused("budget-overspent", match=r"the budget is 0.2 .* 0.4 is spent and 0 left", kind=Overspent):
+        lower.charge(SUMS, run="a", key="2")
+    assert lower.charge(MOST, run="a", key="1") is False, "a repeated request still has its answer"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "words", "refusal"),
+    [
+        (0.6, DELTA, "epsilon limit 1 -> 0.6; spent 0.4; remaining 0.2", False),
+        (1.0, DELTA, "epsilon limit 1; spent 0.4; remaining 0.6", False),
+        (0.2, DELTA, "epsilon limit 1 -> 0.2; spent 0.4; remaining nothing", False),
+        (2.0, DELTA, "epsilon limit 1 -> 2; spent 0.4; remaining 0.6", True),
+        (0.6, 0.1, "epsilon limit 1 -> 0.6; spent 0.4", True),
+    ],
+)
+def test_a_change_of_limits_is_foreseen(epsilon, delta, words, refusal, tmp_path):
+    path = tmp_path / "purse.json"
+    SiteBudget.open(path, epsilon=1.0, delta=DELTA).charge(MOST, run="a", key="1")
+    before = path.read_bytes()
+    change = SiteBudget(path).foresee(epsilon, delta)
+    assert change.describe().startswith(words), change.describe()
+    assert bool(change.refusal) == refusal and path.read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"schema": 1}', "null", "\x00\x00"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -63,8 +62,6 @@ _SHOWN = 8
 """Rounds in the table; --json has all."""
 _NAMED = 6
 """Sites that are named."""
-_NOTHING = 1e-6
-"""A remainder of a budget below this is rounding."""
 
 
 def account_lines(account: Account) -> Iterator[str]:
@@ -83,11 +80,11 @@ def account_lines(account: Account) -> Iterator[str]:
 
 def site_budget_lines(budget: SiteBudgetStatus) -> Iterator[str]:
     """Describe a site's budget file in lines of text."""
-    from grandrounds.privacy.in_words import plain, rounded_up
+    from grandrounds.privacy.in_words import plain, rounded_down, rounded_up
 
     yield f"{budget.path}: a budget of epsilon = {budget.epsilon:g} at delta = {plain(budget.delta)}, over all runs"
     for part, spent in budget.spent.items():
-        yield f"{part} rows: {rounded_up(spent)} is spent, {_round_down(budget.remaining(part))} is left"
+        yield f"{part} rows: {rounded_up(spent)} is spent, {rounded_down(budget.remaining(part))} is left"
     if not budget.runs:
         yield "no run has been charged"
         return
@@ -108,6 +105,7 @@ def _promise(account: Account) -> Iterator[str]:
         odds,
         plain,
         release,
+        rounded_down,
         rounded_up,
         secure_aggregation,
         simulated,
@@ -124,7 +122,7 @@ def _promise(account: Account) -> Iterator[str]:
     if remaining is None:
         yield from _wrap("No budget was set (privacy.epsilon): the epsilon spent is counted, and nothing limits it.")
     else:
-        yield f"budget: {statement['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(remaining)}"
+        yield f"budget: {statement['budget']:g}; spent: {rounded_up(epsilon)}; left: {rounded_down(remaining)}"
     yield from _wrap(f"By {mechanism(statement['mechanism'], account.summary['method'], unit)}.")
     if "sensitivity" in statement:
         yield from _wrap(
@@ -227,14 +225,6 @@ def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
         return list(rounds)
     places = [round(k * (len(rounds) - 1) / (_SHOWN - 1)) for k in range(_SHOWN)]
     return [rounds[k] for k in places]
-
-
-def _round_down(value: float) -> str:
-    """Format the rest of a budget, rounded down."""
-    if value < _NOTHING:
-        return "nothing"
-    scale = 10.0 ** (1 - math.floor(math.log10(value)))
-    return f"{math.floor(value * scale + 1e-9) / scale:.2g}"
 
 
 def _wrap(text: str) -> Iterator[str]:

@@ -29,6 +29,7 @@ from grandrounds.cli.terminal import echo, show_fingerprints
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from grandrounds.keeper.policy.rules import Policy
     from grandrounds.protocol.peers import Changes
 
 
@@ -206,14 +207,22 @@ def policy(
         str | None,
         typer.Option(metavar="NAME", help="Print a template of policy.toml instead: strict, standard or research."),
     ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The site's folder, whose budget and open runs a new policy is compared with; by default that of POLICY.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the meaning of a site's policy, and the parts of a plan that it would refuse with what to change.
+    """Print the meaning of a site's policy, its effect on site budget and open runs, and the parts of a plan that it refuses.
 
-    The digest of the plan is printed; `rounds site approve` adds it to policy.toml.
-    Exit code 0: nothing is refused. 1: a part of the plan is refused.
+    Nothing is changed. The digest of the plan is printed; `rounds site approve` adds it to policy.toml.
+    Exit code 0: nothing is refused. 1: a part of the plan, or the limit of the site budget, is refused.
 
-    Examples: `rounds site policy policy.toml --plan plan.json`; `rounds site policy --template strict`
+    Examples: `rounds site policy policy.toml --plan plan.json`; `rounds site policy strict.toml --folder hospital`;
+    `rounds site policy --template strict`
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.keeper.policy.describe import describe_policy, explain_refusal, foresee_ratio
@@ -227,8 +236,11 @@ def policy(
         return
     site_policy = Policy.load(file)
     sentences = describe_policy(site_policy)
+    facts, effects, unfit = _foresee(site_policy, folder, file)
     if plan is None:
-        echo(json.dumps({"allows": sentences}) if as_json else "\n".join(sentences))
+        echo(json.dumps({"allows": sentences, **facts}) if as_json else "\n".join([*sentences, *effects]))
+        if unfit:
+            raise typer.Exit(UNFIT)
         return
     from grandrounds.keeper.policy.questions import refused_requests
 
@@ -236,16 +248,44 @@ def policy(
     digest, no = plan_digest(plan_values), refused_requests(site_policy, plan_values)
     if as_json:
         refusals = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
-        echo(json.dumps({"allows": sentences, "plan": digest, "refused": refusals}))
+        echo(json.dumps({"allows": sentences, **facts, "plan": digest, "refused": refusals}))
     else:
-        lines = [*sentences, f"plan {plan_values.get('name')}, digest {digest}"]
+        lines = [*sentences, *effects, f"plan {plan_values.get('name')}, digest {digest}"]
         lines += [sentence] if (sentence := foresee_ratio(site_policy, plan_values)) else []
         for code, task, reports in no:
             why = explain_refusal(site_policy, plan_values, code, task, reports)
             lines.append(f"refused: {task}{f' ({reports})' if reports else ''}: {why}")
         echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
-    if no:
+    if no or unfit:
         raise typer.Exit(UNFIT)
+
+
+def _foresee(policy: Policy, folder: Path | None, file: Path) -> tuple[dict[str, object], list[str], bool]:
+    """Foresee the effect of a policy on the site budget and on open runs: as JSON, in lines, and whether a limit is refused.
+
+    Without a folder, that of the policy file is used, if it is a site's.
+    """
+    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.keeper.policy.describe import explain_code
+    from grandrounds.keeper.policy.questions import refused_requests
+
+    if folder is None and not (file.parent / "site.toml").is_file():
+        return {}, [], False
+    site = SiteFolder(folder or file.parent)
+    change = site.foresee_limits(policy)
+    facts: dict[str, object] = {}
+    lines = []
+    if change is not None:
+        facts["budget"] = {"epsilon": change.before, "limit": change.after, "spent": change.spent, "refused": change.refusal}
+        lines.append(f"site budget: {change.describe()}")
+    ends: dict[str, tuple[str, str]] = {}
+    for plan in site.open_plans():
+        for code, task, _ in refused_requests(policy, plan):
+            ends.setdefault(str(plan["name"]), (code, task))
+    lines += [f"run {name} ends at this site: {task}: {explain_code(code)}" for name, (code, task) in ends.items()]
+    if change is not None or ends:
+        facts["ends"] = {name: code for name, (code, _) in ends.items()}
+    return facts, lines, change is not None and bool(change.refusal)
 
 
 @app.command()
@@ -517,6 +557,7 @@ def start(
     import signal
     import threading
 
+    from grandrounds.core.errors import BadInput
     from grandrounds.core.event_log import choose_form, log_event, start_logging
     from grandrounds.deploy.handover import refuse_changed_cohort
     from grandrounds.keeper.folder import SiteFolder
@@ -529,6 +570,9 @@ def start(
     refuse_changed_cohort(folder)
     amount = "its worker reads the data" if data is None else check_data(site_folder, data, query=query, unfit=unfit)
     site_folder.accepted_peers()  # warns where secure sums will be refused
+    limits = site_folder.foresee_limits(site_folder.policy())
+    if limits is not None and limits.refusal:
+        raise BadInput(limits.refusal, code="changed-budget-limit")
     site = Site(site_folder, data=data, query=query, device=device, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

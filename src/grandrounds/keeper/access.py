@@ -205,7 +205,7 @@ class AccessControl:
         paid = account.pay(ask, self.budget, required=required, each_run=each_run, lost=lost)
         if paid.code:
             _log.warning("%s would tell: %s", ask.id, "; ".join(describe(paid.events)))
-        self._check(paid.code)
+            raise Refusal(paid.code, paid.sentence)
 
     def _count_numbers(self, ask: Ask, questions: Questions, *, rows: int, columns: int) -> None:
         """Count the numbers of an exact method's question, and refuse too many of them."""
@@ -242,7 +242,7 @@ class AccessControl:
         _log.warning("%s: %s", ask.id, why)
         if self.rejected_peers is not None and ask.task == MEET and ask.id is not None:
             self.rejected_peers.note(ask.id.run, why.code, str(why))
-        return Refusal(why.code)
+        return Refusal(why.code, str(why))
 
     def _check(self, code: str) -> None:
         if code:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.schema import AgreedSchema, DataSchema, parse_schema
@@ -27,8 +28,10 @@ from grandrounds.keeper.policy.policy_file import PolicyFile
 from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity
+from grandrounds.keeper.store import Store
+from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.secagg import Secret
-from grandrounds.privacy.site_budget import SiteBudget
+from grandrounds.privacy.site_budget import LimitChange, SiteBudget
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers
@@ -136,9 +139,24 @@ class SiteFolder:
         return Policy.load(self.path / "policy.toml")
 
     def budget(self, policy: Policy | None = None) -> SiteBudget:
-        """Open the site budget."""
+        """Open the site budget, with the limits of the policy."""
         p = (policy or self.policy()).privacy
         return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
+
+    def stored_budget(self) -> Budget | None:
+        """Read the site budget with its stored limits; None before the first start."""
+        path = self.state / "purse.json"
+        return SiteBudget(path).budget() if path.exists() else None
+
+    def foresee_limits(self, policy: Policy) -> LimitChange | None:
+        """Compare a policy with the site budget, which stays as it is; None before the first start."""
+        path, p = self.state / "purse.json", policy.privacy
+        return SiteBudget(path).foresee(p.epsilon, p.delta) if path.exists() else None
+
+    def open_plans(self) -> list[PlanValues]:
+        """Read the plans of the runs that are open at this site."""
+        stores = (Store(folder) for folder in sorted((self.state / "runs").glob("*")))
+        return [opening.plan for store in stores if (opening := store.opening()) is not None]
 
     def rows(
         self, data: str, *, query: str | None = None, form: Format | None = None, pending: bool = False

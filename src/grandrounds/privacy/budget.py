@@ -62,7 +62,7 @@ class Budget:
                 )
             return
         if self.epsilon is not None and (after := self._after(new)) > self.epsilon * _ROUNDING:
-            raise Overspent(_refusal(new, after, self.epsilon, self.delta, self.left(new)), code="budget-overspent")
+            raise Overspent(_refusal(new, after, self.epsilon, self.delta, self._spent_on(new)), code="budget-overspent")
         self._events += new
         if key is not None:
             self._keys[key] = new
@@ -87,8 +87,10 @@ class Budget:
 
     def left(self, event: Event | Iterable[Event]) -> float:
         """Compute the remaining budget for the rows of this event, at least zero."""
-        spent = max((self.spent(rows) for rows in {e.of for e in _listed(event)}), default=0.0)
-        return max(0.0, (math.inf if self.epsilon is None else self.epsilon) - spent)
+        return max(0.0, (math.inf if self.epsilon is None else self.epsilon) - self._spent_on(_listed(event)))
+
+    def _spent_on(self, events: list[Event]) -> float:
+        return max((self.spent(rows) for rows in {e.of for e in events}), default=0.0)
 
     def _after(self, new: list[Event]) -> float:
         rows = {e.of for e in new}
@@ -133,13 +135,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _refusal(new: list[Event], after: float, limit: float, delta: float, remaining: float) -> str:
+def _refusal(new: list[Event], after: float, limit: float, delta: float, spent: float) -> str:
     names = ", ".join(dict.fromkeys(e.what for e in new))
     rows = ", ".join(dict.fromkeys(e.of for e in new))
     if math.isinf(after):
         return f"'{names}' would be released without noise, which no budget covers (epsilon = {limit:g} of {rows} rows)"
     return (
         f"'{names}' would raise epsilon to {after:.4g}; the budget is {limit:g} at delta = {delta:g} ({rows} rows), of "
-        f"which {limit - remaining:.4g} is spent and {remaining:.4g} left. Nothing was released. Use more noise, fewer "
+        f"which {spent:.4g} is spent and {max(0.0, limit - spent):.4g} left. Nothing was released. Use more noise, fewer "
         "rounds, or a larger budget"
     )

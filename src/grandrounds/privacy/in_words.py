@@ -57,6 +57,9 @@ Statement = Mapping[str, Any]
 _SCALE = ((1.0, "strong"), (10.0, "reasonable"), (math.inf, "weak"))
 """Largest epsilon of each degree, in machine learning: Ponomareva et al., How to DP-fy ML, JAIR 77 (2023)."""
 
+_NOTHING = 1e-6
+"""A remainder of a budget below this is rounding."""
+
 _WEAK = 0.5
 """Share of members found at 1% false positives from which on a guarantee rules out little."""
 
@@ -72,6 +75,14 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
         return "infinity" if epsilon > 0 else "0"
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(epsilon)))
     return f"{math.ceil(epsilon * scale - 1e-9) / scale:.{digits}g}"
+
+
+def rounded_down(value: float) -> str:
+    """Format the rest of a budget, rounded down."""
+    if value < _NOTHING:
+        return "nothing"
+    scale = 10.0 ** (1 - math.floor(math.log10(value)))
+    return f"{math.floor(value * scale + 1e-9) / scale:.2g}"
 
 
 def whom(privacy: Statement) -> str:

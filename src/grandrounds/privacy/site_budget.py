@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,33 @@ from grandrounds.core.arrays import remove_leftovers, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.events import Event
+from grandrounds.privacy.in_words import plain, rounded_down, rounded_up
+
+
+@dataclass(frozen=True)
+class LimitChange:
+    """The effect of a policy's limits on a stored budget.
+
+    Attributes:
+        before: The stored epsilon.
+        after: The epsilon of the policy.
+        spent: The epsilon spent over all runs, for the rows of which most is spent.
+        refusal: Why the limits are refused, and the suggested fix; "" if they apply.
+    """
+
+    before: float
+    after: float
+    spent: float
+    refusal: str
+
+    def describe(self) -> str:
+        """Describe the change, with the rest of the budget."""
+        change = f" -> {self.after:g}" if self.after != self.before else ""
+        remaining = rounded_down(max(0.0, min(self.before, self.after) - self.spent))
+        facts = f"epsilon limit {self.before:g}{change}; spent {rounded_up(self.spent)}; remaining {remaining}"
+        if self.refusal:
+            return f"{facts}. Refused: {self.refusal}"
+        return f"{facts}. A limit that was lowered cannot be raised again" if change else facts
 
 
 class SiteBudget:
@@ -32,7 +60,7 @@ class SiteBudget:
 
     @classmethod
     def open(cls, path: Path | str, *, epsilon: float | None = None, delta: float | None = None) -> SiteBudget:
-        """Open the budget at `path`, or create it with both limits.
+        """Open the budget at `path`, or create it with both limits. A lower epsilon replaces that of the file; charges stay.
 
         Args:
             path: The JSON file.
@@ -43,7 +71,8 @@ class SiteBudget:
             The budget.
 
         Raises:
-            BadInput: The file has other limits, cannot be read or is damaged; or it does not exist and a limit is missing.
+            BadInput: The file has a lower epsilon or another delta, cannot be read or is damaged; or it does not exist and a
+                limit is missing.
         """
         budget = cls(Path(path))
         with budget._turn():
@@ -56,14 +85,33 @@ class SiteBudget:
                     )
                 budget._write(Budget(epsilon, delta))
             stored = budget._read()
-        for name, wanted, current in (("epsilon", epsilon, stored.epsilon), ("delta", delta, stored.delta)):
-            if wanted is not None and wanted != current:
-                raise BadInput(
-                    f"the site budget at {budget.path} has {name} = {current:g}, not {wanted:g}: limits cannot be "
-                    "changed after creation",
-                    code="changed-budget-limit",
-                )
+            change = budget._compare(stored, epsilon, delta)
+            if change.refusal:
+                raise BadInput(change.refusal, code="changed-budget-limit")
+            if change.after < change.before:
+                stored.epsilon = change.after
+                budget._write(stored)
         return budget
+
+    def foresee(self, epsilon: float | None, delta: float | None) -> LimitChange:
+        """Compare limits with those of the file, which stays as it is."""
+        return self._compare(self.budget(), epsilon, delta)
+
+    def _compare(self, stored: Budget, epsilon: float | None, delta: float | None) -> LimitChange:
+        before, refusal = float(stored.epsilon or 0.0), ""
+        after = before if epsilon is None else epsilon
+        if delta is not None and delta != stored.delta:
+            old = plain(stored.delta)
+            refusal = f"delta from {old} to {plain(delta)}: set privacy.delta = {old} in policy.toml"
+        elif after > before:
+            refusal = (
+                f"epsilon from {before:g} to {after:g}: a limit can be lowered, not raised. Set privacy.epsilon = {before:g} or "
+                "less in policy.toml"
+            )
+        if refusal:
+            refusal = f"the policy changes the site budget at {self.path}, {refusal}"
+        spent = max((stored.spent(rows) for rows in {e.of for e in stored.events}), default=0.0)
+        return LimitChange(before, after, spent, refusal)
 
     def charge(self, event: Event | Iterable[Event], *, run: str, key: str) -> bool:
         """Charge a release on disk before it is made.

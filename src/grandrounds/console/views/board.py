@@ -129,7 +129,7 @@ def make_board(run_index: RunIndex, *, user: str = "") -> Board:
     answers = [
         _answer_use(register, models, run_index),
         _answer_benefit(models),
-        _answer_record(register, models, [line.partition(": ")[0] for line in unreadable]),
+        _answer_record(register, models, list(unreadable)),
         _answer_spending(models),
         _answer_signatures(register, waiting, user),
     ]
@@ -141,17 +141,18 @@ def make_board(run_index: RunIndex, *, user: str = "") -> Board:
         withdrawn=[m for m in statuses if m.state is State.WITHDRAWN or (m.fault and m.state is not State.IN_USE)],
         newest=newest,
         has_register=register is not None,
-        unreadable=unreadable,
+        unreadable=[f"{run}: {sentence}" for run, sentence in unreadable.items()],
     )
 
 
-def _load_models(run_index: RunIndex, statuses: Iterable[ModelStatus]) -> tuple[list[BoardModel], list[str]]:
-    models, unreadable = [], []
+def _load_models(run_index: RunIndex, statuses: Iterable[ModelStatus]) -> tuple[list[BoardModel], dict[str, str]]:
+    models: list[BoardModel] = []
+    unreadable: dict[str, str] = {}
     for status in statuses:
         try:
             models.append(_load_model(run_index, status.run, status))
         except (NotFound, Unreadable) as e:
-            unreadable.append(f"{status.run}: {e}")
+            unreadable[status.run] = str(e)
     return models, unreadable
 
 

@@ -6,7 +6,6 @@ that was asked, so what a site's own releases add up to is computed from its rou
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from grandrounds.privacy.in_words import (
     odds,
     quote,
     release,
+    rounded_down,
     rounded_up,
     secure_aggregation,
     simulated,
@@ -46,8 +46,6 @@ from grandrounds.runs.run import Run
 PAGE_WAIT, LIMIT = 1.0, 25.0
 """Seconds that a page and the API wait for an account; it continues in the background."""
 _FILES = (ATTACKS, "ledger.db", "ledger.db-wal", "summary.json", "round_logs.json", "model.safetensors")
-_NOTHING = 1e-6
-"""A remaining budget below this value is rounding error."""
 SPENDING, SITES, ATTACKED = "epsilon", "sites", "attacks"
 
 
@@ -259,7 +257,7 @@ def _compute_account(run_index: RunIndex, entry: RunEntry) -> tuple[Promise, Acc
         shown=rounded_up(account.recomputed.epsilon) if holds else "",
         budget=statement.get("budget"),
         remaining=account.remaining if holds else None,
-        remaining_shown=_round_down(account.remaining) if holds and account.remaining is not None else "",
+        remaining_shown=rounded_down(account.remaining) if holds and account.remaining is not None else "",
         delta=statement.get("delta"),
         delta_shown=format_delta(statement["delta"]) if statement.get("delta") is not None else "",
         unit=whom(statement) if statement.get("unit") else "patient",
@@ -344,14 +342,6 @@ def _mechanisms(sites: Sequence[SiteSpending]) -> dict[str, float | None]:
             largest = out.get(release_name, 0.0)
             out[release_name] = None if value is None or largest is None else max(largest, value)
     return out
-
-
-def _round_down(value: float) -> str:
-    """Format what is left of a budget, rounded down."""
-    if value < _NOTHING:
-        return "nothing"
-    scale = 10.0 ** (1 - math.floor(math.log10(value)))
-    return f"{math.floor(value * scale + 1e-9) / scale:.2g}"
 
 
 def _finite(value: Any) -> float | None:

@@ -44,11 +44,13 @@ class Paid:
         events: All releases of the answer.
         new: False if the same Ask was charged before. If an answer to it ever left, it must be answered from the cache, or
             not at all, since other noise under the same charge would be a second release.
+        sentence: Why the budget refuses it, for the site's staff.
     """
 
     code: str
     events: tuple[Event, ...]
     new: bool = True
+    sentence: str = ""
 
 
 class Account:
@@ -128,11 +130,12 @@ class Account:
         while lost and before.has(_charge_name(ask.id.run, key)):
             key = f"{key} again"
         if each_run is not None and not _fits(before.to_dict(), due, ask.id.run, key, each_run):
-            return Paid(codes.BUDGET, events)
+            most = f"the run would spend more than privacy.run_epsilon = {each_run:g} of policy.toml"
+            return Paid(codes.BUDGET, events, sentence=most)
         try:
             return Paid("", events, new=budget.charge(due, run=ask.id.run, key=key))
-        except Overspent:
-            return Paid(codes.BUDGET, events)
+        except Overspent as e:
+            return Paid(codes.BUDGET, events, sentence=str(e))
 
     def record(self, ask: Ask, columns: Mapping[str, Sequence[Value]]) -> None:
         """Record the reports that the host withholds now, and the sum that it joined; a later Ask is charged by them.

@@ -7,6 +7,7 @@ import math
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import has_accounting
+from grandrounds.keeper.codes import SENTENCES
 from grandrounds.keeper.policy import rules
 from grandrounds.keeper.policy.rules import ALL, ANY, DIGEST, LISTED, Policy
 from grandrounds.protocol.task_spec import KINDS, NOTHING, SUMMARY, WORDS
@@ -37,6 +38,11 @@ MEANS = {
     "listed under [objectives] in policy.toml",
 }
 """Explanation of each code and what to change, for the site's staff."""
+
+
+def explain_code(code: str) -> str:
+    """Explain a refusal code without a plan; the code itself where it is unknown."""
+    return MEANS.get(code) or SENTENCES.get(code, code)
 
 
 def explain_refusal(policy: Policy, plan: PlanValues, code: str, task: str, reports: str = "") -> str:

@@ -59,8 +59,7 @@ class PolicyFile:
                 raise BadInput(f"the policy {self._path} is absent or empty", code="cannot-read")
             return Policy.parse(content.decode(), where=str(self._path))
         except (BadInput, UnicodeDecodeError) as e:
-            _log.error("%s; nothing is answered until the file is corrected", e)
-            raise Refusal(POLICY) from None
+            raise Refusal(POLICY, f"{e}; nothing is answered until the file is corrected") from None
 
 
 def _read(path: Path) -> bytes:

@@ -13,17 +13,20 @@ UNREADABLE = "unreadable"
 _LENGTH = 4
 _TEXT = 100
 """Characters of a run's or a task's name that are logged."""
+_SENTENCE = 1000
+"""Characters of a sentence that are logged."""
 
 
 @dataclass(frozen=True)
 class AnsweredAsk:
-    """One Ask of a message; `code` is empty if it was answered."""
+    """One Ask of a message. `code` is empty if it was answered, else `sentence` states the cause; it never leaves the site."""
 
     run: str
     round: int
     step: int
     task: str
     code: str
+    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class AnsweredMessage:
 
     def to_bytes(self) -> bytes:
         """Encode it for the pipe between the worker process and its supervisor."""
-        rows = [(a.run[:_TEXT], a.round, a.step, a.task[:_TEXT], a.code[:_TEXT]) for a in self.asks]
+        rows = [(a.run[:_TEXT], a.round, a.step, a.task[:_TEXT], a.code[:_TEXT], a.sentence[:_SENTENCE]) for a in self.asks]
         text = json.dumps(rows).encode()
         return len(text).to_bytes(_LENGTH, "big") + text + self.message
 
@@ -49,7 +52,7 @@ class AnsweredMessage:
         try:
             end = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
             asks = tuple(AnsweredAsk(*row) for row in json.loads(data[_LENGTH:end]))
-            if any(tuple(map(type, astuple(ask))) != (str, int, int, str, str) for ask in asks):
+            if any(tuple(map(type, astuple(ask))) != (str, int, int, str, str, str) for ask in asks):
                 raise TypeError
         except (ValueError, TypeError, RecursionError):
             raise BadInput("the worker process sent something that is not an answer", code="malformed-message") from None

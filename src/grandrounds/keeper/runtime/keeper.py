@@ -22,6 +22,7 @@ from grandrounds.data.table import Table
 from grandrounds.keeper import codes
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.policy.describe import explain_code
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.runtime.answers import UNREADABLE, AnsweredAsk, AnsweredMessage
 from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun, read_opening, refuse_other_rows
@@ -118,7 +119,7 @@ class Keeper:
 
     def answer_message(self, data: bytes) -> AnsweredMessage:
         """Answer a message; never raises. Several Asks in one message are answered in order."""
-        run = ""
+        run, sentence = "", ""
         try:
             request = self._open(data)
             run = request.run
@@ -135,11 +136,11 @@ class Keeper:
                     raise Refusal(codes.REPLAYED) from None
                 return self._answer_all(request, session, content, data)
         except Refusal as e:
-            code = e.code
-        except BadInput:
-            code = codes.REFUSED
-        self._note(AskId(run, 0, 0), code)
-        return refuse_message(self.me.identity, self.me.name, data, code)
+            code, sentence = e.code, e.sentence
+        except BadInput as e:
+            code, sentence = codes.REFUSED, str(e)
+        self._note(AskId(run, 0, 0), code, sentence)
+        return refuse_message(self.me.identity, self.me.name, data, code, sentence)
 
     def _greet(self, request: Envelope, data: bytes) -> AnsweredMessage:
         """Answer a `hello` with the site's name and its half of the session's keys.
@@ -168,7 +169,7 @@ class Keeper:
         try:
             answers = [self._answer_body(request, body) for body in unbundle(content)]
         except BadInput:
-            answers = [self._refused(AskId(request.run, 0, 0), codes.REFUSED)]
+            answers = [self._refused(AskId(request.run, 0, 0), codes.REFUSED, sentence="the message cannot be read")]
         body = bundle([answer.body for answer in answers])
         envelope = session.encrypt_answer(_envelope(self.me.name, request.run, body, about=digest(data)), request)
         if any(answer.ask.task == CLOSE for answer in answers):
@@ -183,19 +184,24 @@ class Keeper:
             id, task = question.id, question.task
             return _BodyAnswer(self._answer(question), question.answered(""))
         except Refusal as e:
-            return self._refused(id, e.code, task)
+            return self._refused(id, e.code, task, e.sentence)
         except (BadInput, OSError) as e:
             if isinstance(e, OSError) or e.code == CANNOT_WRITE:
                 return self._not_stored(id, e, task)
-            _log.warning("%s refused at %s", id, _where(e))
+            if e.code in codes.OF_SITE_FILES and not e.quotes_cells:
+                return self._refused(id, e.code, task, str(e))
+            _log.warning("%s refused at %s: %s [%s]", id, _where(e), e, e.code)  # work.log, which stays at the site
+            hidden = "its sentence can quote cells and is in state/work.log"
+            sentence = f"error {e.code or 'without a code'}: {hidden if e.quotes_cells else e}"
         except Exception as e:
-            _log.error("%s failed: %s at %s", id, type(e).__name__, _where(e))
+            sentence = f"{type(e).__name__} at {_where(e)}"
+            _log.error("%s failed: %s", id, sentence)
         try:
             if id.run in self._runs:
                 self._runs[id.run].count_refusal()
         except OSError as e:
             return self._not_stored(id, e, task)
-        return self._refused(id, codes.REFUSED, task)
+        return self._refused(id, codes.REFUSED, task, sentence)
 
     def _not_stored(self, id: AskId, e: Exception, task: str) -> _BodyAnswer:
         """Refuse an Ask whose answer or charge cannot be written. The run is read from disk again before its next Ask."""
@@ -203,13 +209,15 @@ class Keeper:
         self._runs.pop(id.run, None)
         return self._refused(id, codes.STORAGE, task)
 
-    def _refused(self, id: AskId, code: str, task: str = "") -> _BodyAnswer:
-        self._note(id, code)
+    def _refused(self, id: AskId, code: str, task: str = "", sentence: str = "") -> _BodyAnswer:
+        """Refuse an Ask: the code leaves, the sentence is for the site's log and screen."""
+        self._note(id, code, sentence)
         body = encode_answer(Answer(self.me.name, id, error=code), None)
-        return _BodyAnswer(body, AnsweredAsk(id.run, id.round, id.step, task or UNREADABLE, code))
+        cause = sentence or explain_code(code)
+        return _BodyAnswer(body, AnsweredAsk(id.run, id.round, id.step, task or UNREADABLE, code, cause))
 
-    def _note(self, id: AskId, code: str) -> None:
-        _log.warning("%s not answered: %s", id, code)
+    def _note(self, id: AskId, code: str, sentence: str) -> None:
+        _log.warning("%s not answered: %s [%s]", id, sentence or explain_code(code), code)
 
     def _open(self, data: bytes) -> Envelope:
         """Open a message, and check that it is from the server and to this site."""
@@ -315,12 +323,12 @@ def _envelope(site: str, run: str, body: bytes, *, about: str) -> Envelope:
     return Envelope(site, SERVER, run, body, about=about, version=__version__)
 
 
-def refuse_message(identity: Identity, site: str, message: bytes, code: str) -> AnsweredMessage:
-    """Sign the refusal of a whole message: a bare code, which is not encrypted."""
+def refuse_message(identity: Identity, site: str, message: bytes, code: str, sentence: str = "") -> AnsweredMessage:
+    """Sign the refusal of a whole message: a bare code, which is not encrypted. The sentence is for the site's log."""
     try:
         run = peek(message).run
     except BadInput:
         run = ""
     body = encode_answer(Answer(site, AskId(run, 0, 0), error=code), None)
     sealed = seal(identity, _envelope(site, run, body, about=digest(message)))
-    return AnsweredMessage(sealed, (AnsweredAsk(run, 0, 0, UNREADABLE, code),))
+    return AnsweredMessage(sealed, (AnsweredAsk(run, 0, 0, UNREADABLE, code, sentence or explain_code(code)),))

@@ -1,7 +1,7 @@
 """The site's own log: one line of JSON for each Ask. It never leaves the site.
 
 It contains run, round, task, sizes, seconds and codes, but no patient values and no keys. `request` names the message: the
-server's log has the same digits.
+server's log has the same digits. A refusal has its code and a sentence, which are also told on the site's screen.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from grandrounds.core.errors import visible
 from grandrounds.core.event_log import append_line
 from grandrounds.core.prometheus import Metrics, label
-from grandrounds.keeper.runtime.answers import AnsweredMessage
+from grandrounds.keeper.codes import NO_SESSION, OF_SITE_FILES, POLICY, STORAGE
+from grandrounds.keeper.runtime.answers import AnsweredAsk, AnsweredMessage
 from grandrounds.protocol.envelope import digest, request_id
 
 _log = logging.getLogger("grandrounds.keeper")
 
+_FAULTS = OF_SITE_FILES | {POLICY, STORAGE}
+"""Codes of faults of the site itself: until its staff mend them, nothing is released."""
+
+_MOST_TOLD = 1000
+"""Refusals that are remembered, so that the screen shows a repeated one once."""
+
 
 class SiteLog:
-    """Writes log.jsonl and counts Asks, around a message handler."""
+    """Writes log.jsonl and counts Asks, around a message handler. `say` shows a refusal to the site's staff."""
 
     def __init__(self, path: Path, handler: Callable[[bytes], AnsweredMessage]) -> None:
         self._path, self._handler = path, handler
@@ -35,6 +43,9 @@ class SiteLog:
         self.seconds = 0.0
         self.bytes: Counter[str] = Counter()
         self.last = 0.0
+        self.say: Callable[[str], None] = lambda sentence: None
+        self.fault = ""
+        self._told: set[tuple[str, str, str]] = set()
 
     def handle(self, message: bytes) -> bytes:
         """Answer a message, and log a line for each of its Asks."""
@@ -51,8 +62,21 @@ class SiteLog:
             for ask in answered.asks:
                 self.codes[ask.code or "answered"] += 1
                 self.tasks[ask.task] += 1
-                self._write({"request": request, **asdict(ask), **totals})
+                facts = {key: value for key, value in asdict(ask).items() if key != "sentence" or value}
+                self._write({"request": request, **facts, **totals})
+                self._tell(ask)
         return answered.message
+
+    def _tell(self, ask: AnsweredAsk) -> None:
+        """Show a refusal once for each run, code and sentence, and set `fault` while the site refuses everything."""
+        self.fault = f"{ask.sentence} [{ask.code}]" if ask.code in _FAULTS else ""
+        told = (ask.run, ask.code, ask.sentence)
+        if not ask.code or ask.code == NO_SESSION or told in self._told:
+            return
+        if len(self._told) >= _MOST_TOLD:
+            self._told.clear()
+        self._told.add(told)
+        self.say(visible(f"run {ask.run or '?'}: {ask.task} is refused: {ask.sentence} [{ask.code}]"))
 
     def _write(self, record: Mapping[str, object]) -> None:
         head = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, reading_rows
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.data.agreement.schema import parse_image_shape
@@ -75,6 +75,7 @@ class SiteRun:
         new: The site's new patients, for a run of method 'watch'.
     """
 
+    @reading_rows()
     def __init__(
         self,
         opening: Opening,

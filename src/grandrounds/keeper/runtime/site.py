@@ -60,6 +60,7 @@ class Site:
     def run(self, stop: threading.Event, say: Say) -> None:
         """Answer messages until `stop` is set."""
         os.environ.update(exempt_loopback())  # a proxy of the environment cannot reach this machine's SuperNode
+        self.log.say = say
         with ExitStack() as ends:
             self.supervisor.start()
             ends.callback(self.supervisor.close)
@@ -97,7 +98,8 @@ class Site:
 
     def _faults(self) -> list[str]:
         fault = self._connection().fault
-        return [*([] if self._connected else ["the SuperNode is offline"]), *([fault] if fault else [])]
+        offline = "" if self._connected else "the SuperNode is offline"
+        return [text for text in (offline, fault, self.log.fault) if text]
 
     def _facts(self) -> Mapping[str, object]:
         connection = self._connection()
@@ -108,7 +110,13 @@ class Site:
         return ConnectionStatus.load(self.folder.state)
 
     def _metrics(self) -> Metrics:
-        budget, connection = self.folder.budget(), self._connection()
+        budget, connection = self.folder.stored_budget(), self._connection()
+        limits: Metrics = {}
+        if budget is not None:
+            limits = {
+                "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
+                "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": budget.epsilon or 0.0}),
+            }
         clock = {} if connection.offset is None else {"": connection.offset}
         carried = {tuple(key.split(" ", 1)): float(n) for key, n in connection.bytes.items()}
         return {
@@ -122,8 +130,7 @@ class Site:
                     label(program="node"): float(max(0, self._node.starts - 1) if self._node is not None else 0),
                 },
             ),
-            "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
-            "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": float(budget.budget().epsilon or 0.0)}),
+            **limits,
             "grandrounds_clock_offset_seconds": ("gauge", "Seconds that the server's clock is ahead of this machine's.", clock),
             "grandrounds_gateway_bytes_total": (
                 "counter",
