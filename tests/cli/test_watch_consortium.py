@@ -10,7 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.console.views import estimates
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.report.watch import headline
 from tests.command import rounds

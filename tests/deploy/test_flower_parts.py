@@ -23,7 +23,7 @@ from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.deploy.control import gateway_address
 from grandrounds.deploy.processes import Program, SupervisedProgram, end_leftover
 from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords

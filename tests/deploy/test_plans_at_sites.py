@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from grandrounds.core.plan import Settings
+from grandrounds.core.sources import AT_SITES, STROKES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.images import ImageSet
-from grandrounds.data.loading import AT_SITES, STROKES
 from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.runtime.run import build_stack

@@ -11,8 +11,8 @@ import numpy as np
 
 from grandrounds.core.arrays import load
 from grandrounds.core.plan import Settings
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.images import ImageSet
-from grandrounds.data.loading import AT_SITES
 from grandrounds.data.table import Table
 from grandrounds.engine.dispatcher import Timeouts
 from grandrounds.experiment.experiment import Experiment

@@ -11,7 +11,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.checks.privacy import has_accounting
 from grandrounds.keeper.policy import rules
 from grandrounds.keeper.policy.approval import Review, approve

@@ -13,8 +13,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
 from grandrounds.data.dataset import read_new_rows
-from grandrounds.data.loading import AT_SITES, DATA_FRAME
 from grandrounds.metrics.decision import decision_curve
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.metrics.tally import tally

@@ -11,10 +11,10 @@ from grandrounds.api.describing import read_source
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings
 from grandrounds.core.errors import BadInput
+from grandrounds.core.sources import DATA_FRAME
 from grandrounds.data.agreement.bins import YEARS, AgreedBins
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema, read_schema
-from grandrounds.data.loading import DATA_FRAME
 from grandrounds.data.sets.catalog import CATALOG
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def _build(
     terms: TableTerms, request: TableRequest, *, name: str, secure: bool, cohort: Cohort | None = None
 ) -> Experiment:
     """Build the experiment of a Table 1: all rows, no model. Runs have a label: the group, or a column of no meaning."""
-    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.core.sources import DATA_FRAME
     from grandrounds.experiment.experiment import Experiment
 
     kinds = {c.name: "categorical" for c in terms.categorical} | {c.name: "numeric" for c in terms.numeric}

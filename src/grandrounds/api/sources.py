@@ -142,7 +142,7 @@ def cohort_value(cohort: Any) -> Any:
 def _read_source(source: Any, *, records: bool = False) -> tuple[Experiment, Any]:
     """Read the experiment of a source, and its rows where they are in memory; `records`: a path is that of clinical records."""
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.core.sources import DATA_FRAME
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
@@ -286,7 +286,7 @@ def _flatten(settings: PlanValues, prefix: str = "") -> list[tuple[str, Any]]:
 def _column_names(experiment: Experiment, rows: Any) -> str:
     """Name the columns of an experiment's table; "" where it has none."""
     from grandrounds.core.plan_types import DataSettings
-    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.core.sources import DATA_FRAME
     from grandrounds.data.readers import read_plan_table
 
     names: list[str] = []

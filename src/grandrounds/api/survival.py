@@ -214,7 +214,7 @@ def _run(
     """Estimate curves in a run of method 'survival', which reads no other column than those of the request."""
     from dataclasses import replace
 
-    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.core.sources import DATA_FRAME
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.runs.run import run as start
     from grandrounds.runs.runner import new_folder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.core.errors import BadInput
-from grandrounds.data.loading import AT_SITES, DATA_FRAME
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
 
 if TYPE_CHECKING:
     from grandrounds.analysis.watch.site_watch import WatchReading

@@ -110,7 +110,7 @@ def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
     from grandrounds.analysis.watch.signer import find_signer
     from grandrounds.core.errors import BadInput
     from grandrounds.core.names import site_named
-    from grandrounds.data.loading import AT_SITES
+    from grandrounds.core.sources import AT_SITES
 
     if folder is not None:
         from grandrounds.keeper.site_models import find_watch_folder, use_site_models

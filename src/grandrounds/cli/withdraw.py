@@ -57,7 +57,7 @@ def withdraw(
     from grandrounds.analysis.membership.withdrawal import check_provable
     from grandrounds.cli.screen import Watch
     from grandrounds.cli.terminal import Terminal
-    from grandrounds.data.loading import AT_SITES
+    from grandrounds.core.sources import AT_SITES
     from grandrounds.runs.run import Run
     from grandrounds.runs.withdraw import check_withdrawal
     from grandrounds.runs.withdraw import withdraw as repeat_without

@@ -265,7 +265,7 @@ def _find_class(word: str, classes: Sequence[str]) -> str:
 
 def _describe_doubt(classes: Sequence[str], data: Mapping[str, object]) -> str:
     """Write the sentence that stops a run, with the command that goes on."""
-    from grandrounds.data.loading import AT_SITES
+    from grandrounds.core.sources import AT_SITES
 
     label = data.get("label") or "the label"
     table, name = data.get("table"), data.get("name")

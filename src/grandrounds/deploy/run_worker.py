@@ -177,10 +177,10 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
     Raises:
         BadInput: The consortium agreed on no data, or on data that do not fit the plan.
     """
+    from grandrounds.core.sources import AT_SITES, STROKES
     from grandrounds.data.agreement import schema
     from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import state_event
-    from grandrounds.data.loading import AT_SITES, STROKES
     from grandrounds.data.scans.options import ScanOptions
 
     if not agreed:

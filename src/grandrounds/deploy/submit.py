@@ -122,7 +122,7 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> PlainPlan:
 
     The unit of the split (split.by) is chosen once the consortium's columns are known: it may be by patient or by time.
     """
-    from grandrounds.data.loading import AT_SITES, STROKES
+    from grandrounds.core.sources import AT_SITES, STROKES
     from grandrounds.experiment.experiment import Experiment
 
     experiment = Experiment.load(path)

@@ -477,9 +477,9 @@ def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
 
 def _apply_cohort(data: Data) -> Data:
     """Return [data] with the columns that its cohort implies, and the column of the hospital where there are several."""
+    from grandrounds.core.sources import AT_SITES, DATA_FRAME
     from grandrounds.data.cohort.hospitals import SITE, find_hospitals
     from grandrounds.data.cohort.plan_cohort import implied_settings, read_agreed
-    from grandrounds.data.loading import AT_SITES, DATA_FRAME
 
     update = implied_settings(read_agreed(data.cohort), data.model_dump())
     named = data.site is not None or data.table in (None, AT_SITES, DATA_FRAME)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.ending import ENDINGS, FAILED, INTERRUPTED, STOPPED, Ending
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.records import RunSummary
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.event import Event
-from grandrounds.data.loading import AT_SITES
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.fairness import decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label

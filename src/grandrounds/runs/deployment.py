@@ -21,12 +21,13 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.outcome import COUNT, REGRESSION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import check_products
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, agreed_task, check_known_sites
+from grandrounds.data.loading import agreed_task, check_known_sites
 from grandrounds.data.reference_sets import Reference, load_reference_images, read_reference_table
 from grandrounds.data.schema import Column, Schema
 from grandrounds.data.split import Rows, assign_roles

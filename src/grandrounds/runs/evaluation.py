@@ -13,10 +13,10 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding, task_of
-from grandrounds.data.loading import AT_SITES
 from grandrounds.experiment.checks.privacy import sends_summaries
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods import is_exact

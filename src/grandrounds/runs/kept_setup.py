@@ -16,10 +16,10 @@ from grandrounds.core import plugins
 from grandrounds.core.arrays import Array, read_file, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.design import reference_levels
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import encoding_from
-from grandrounds.data.loading import AT_SITES
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import method_class

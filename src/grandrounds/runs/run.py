@@ -15,8 +15,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import last_word
 from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.core.sources import DATA_FRAME, STROKES
 from grandrounds.data.event import Event
-from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods.personal.parts import HEAD
 from grandrounds.report.explanations import Explanations, importances

@@ -14,9 +14,9 @@ from grandrounds.core import sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
-from grandrounds.data.loading import AT_SITES
 from grandrounds.data.new_patients import divide_by_site, plant_shifts, read_alarms, read_new_patients
 from grandrounds.data.readers import read_table, table_format
 from grandrounds.explain.percentiles import Population, Spread

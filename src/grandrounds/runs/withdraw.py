@@ -20,7 +20,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named, slug
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
-from grandrounds.data.loading import AT_SITES, DATA_FRAME
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.secure_aggregation import FEWEST

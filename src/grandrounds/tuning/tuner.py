@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, RunFailed, nearest
-from grandrounds.data.loading import DATA_FRAME
+from grandrounds.core.sources import DATA_FRAME
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.experiment.experiment import Experiment

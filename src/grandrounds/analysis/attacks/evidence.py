@@ -20,7 +20,7 @@ from grandrounds.analysis.membership.attack import SCHEMA, Membership, Promise, 
 from grandrounds.analysis.membership.shadows import Ended, select_rows
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.data.loading import AT_SITES, DATA_FRAME
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
 from grandrounds.privacy.attacks.membership import FPR
 
 if TYPE_CHECKING:

@@ -19,13 +19,14 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import generator
+from grandrounds.core.sources import AT_SITES, DATA_FRAME, STROKES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.corruption.attacks import DATA_KINDS
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES, read_data
+from grandrounds.data.loading import read_data
 from grandrounds.data.new_patients import refuse_absent_columns
 from grandrounds.data.readers import read_plan_table
 from grandrounds.data.table import Table, to_text

@@ -15,7 +15,7 @@ from grandrounds.analysis.membership.shadows import Ended, Target, find_target, 
 from grandrounds.core.arrays import NUMBER, misfit, read_file, read_json, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.data.loading import DATA_FRAME
+from grandrounds.core.sources import DATA_FRAME
 from grandrounds.methods.baselines import POOL
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
 from grandrounds.privacy.in_words import plain

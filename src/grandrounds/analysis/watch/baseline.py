@@ -20,8 +20,8 @@ from grandrounds.core.arrays import Array, decode, encode, read_file, write_atom
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.core.outcome import SURVIVAL
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
 from grandrounds.data.images import ImageSet
-from grandrounds.data.loading import AT_SITES, DATA_FRAME
 from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
 from grandrounds.site.tasks import tasks_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from grandrounds.audit.entry import OWN, SIMULATED
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity
 

@@ -12,7 +12,7 @@ from grandrounds.console.cases.patients import Patients
 from grandrounds.console.cases.site_rows import FileRows, OwnRows
 from grandrounds.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.personal_models import RECALIBRATED
 from grandrounds.runs.run import Run

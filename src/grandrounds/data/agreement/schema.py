@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL, TASKS
 from grandrounds.core.plan_types import DataSettings
+from grandrounds.core.sources import AT_SITES
 from grandrounds.data.agreement.dates import AgreedDates, read_dates_section
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.images import size_text
-from grandrounds.data.loading import AT_SITES
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.scans.options import ScanOptions, parse_options

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.plan_types import Plan
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.methods import is_variant_of, regularizer_class
 from grandrounds.site.objective import LocalObjective, build_objective, overrides, refused_by_dp_sgd
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
-from grandrounds.data.loading import AT_SITES
+from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.objective import dp_sgd_refusals

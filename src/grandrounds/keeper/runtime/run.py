@@ -14,11 +14,12 @@ import numpy as np
 from grandrounds.core.errors import BadInput, reading_rows
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings, Plan
+from grandrounds.core.sources import AT_SITES, STROKES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, STROKES, apply_schema, split_keys, split_site_rows
+from grandrounds.data.loading import apply_schema, split_keys, split_site_rows
 from grandrounds.data.new_patients import NewPatients, read_alarms, read_new_patients
 from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table

@@ -415,7 +415,8 @@ def _score_bounded(model: Any, theta: Array, x: Array) -> Array:
     """Return the logits or predictions (n, C), clipped: any model gives every patient one finite number, and so one bin."""
     with np.errstate(over="ignore", invalid="ignore"):
         z = np.asarray(score(model, theta, x), float)
-    return np.clip(np.nan_to_num(z), -LIMIT, LIMIT)
+    bounded: Array = np.clip(np.nan_to_num(z), -LIMIT, LIMIT)
+    return bounded
 
 
 def _shares(model: Any, theta: Array, x: Array, background: Array, encoding: Encoding) -> Array:
