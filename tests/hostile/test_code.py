@@ -22,7 +22,7 @@ from grandrounds.core.section import NAMES_SOURCE, OwnCode
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
-from tests.support import patients, refused
+from tests.support import patients, refused, without_ledger
 
 MODULE = "a_strangers_code"
 SOURCE = """
@@ -103,7 +103,7 @@ def made(tmp_path_factory) -> Path:
 @pytest.fixture
 def place(made, tmp_path) -> Path:
     """A copy of it beside a module that leaves a mark when it is imported."""
-    shutil.copytree(made / "run", tmp_path / "run")
+    without_ledger(shutil.copytree(made / "run", tmp_path / "run"))  # as a stranger would send it
     shutil.copy(made / "patients.csv", tmp_path)
     source = SOURCE.format(marker=str(tmp_path / "marker"), table=str(tmp_path / "patients.csv"))
     (tmp_path / f"{MODULE}.py").write_text(source)
@@ -487,7 +487,7 @@ def test_a_run_that_was_made_here_refuses_another_module_and_another_plan(own):
     file = own / "run" / "checkpoint" / "plan.json"
     plan = json.loads(file.read_text())
     file.write_text(json.dumps({**plan, "seed": 7}))
-    done = predict(own)
+    done = predict(own, "--unverified")
     assert done.returncode == 2
     assert "was not made here" in done.stderr
 
@@ -496,7 +496,7 @@ def test_a_model_file_with_other_options_than_the_plan_is_refused(own):
     arrays, meta = load(own / "run" / "model.safetensors")
     meta["spec"]["options"] = {"path": "/etc/passwd"}
     save(own / "run" / "model.safetensors", arrays, meta)
-    done = predict(own, "--trust-code")
+    done = predict(own, "--trust-code", "--unverified")
     assert done.returncode == 2
     assert "not the model.name and model.options of its run's plan" in done.stderr
 
