@@ -435,6 +435,13 @@ def test_more_protection_never_says_less(level, account_of):
                 assert fewer - gone <= kinds, (less, name)
 
 
+def test_no_code_of_a_plan_is_run_to_list_what_left(runs):
+    """The console shows runs of others: an import path in the plan is named and not imported."""
+    run = runs("dp-sgd")
+    named = Plan({**run.plan, "method": {**run.plan["method"], "name": "nowhere.to_be_found:Mine"}})
+    assert "whatever nowhere.to_be_found:Mine asks for" in " ".join(d.text for d in find_disclosures(named, run.summary))
+
+
 def test_disclosures_name_their_protection(account_of):
     def of(level, protection):
         return " ".join(account_of(level, protection)[0].disclosures)

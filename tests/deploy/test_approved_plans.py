@@ -192,14 +192,14 @@ def test_a_raised_limit_is_refused_with_its_code_and_a_sentence_at_the_site(here
     assert (sites.run("two") / "summary.json").exists() and not sites.sites[0].fault
 
 
-def test_a_policy_names_the_runs_that_it_ends(here):
+def test_a_policy_names_the_open_runs_that_it_refuses(here):
     sites = RunningSites(here)
     with pytest.raises(Killed):
         conducted(here, killed=True)
     strict = here / "strict.toml"
     strict.write_text(rounds("site", "policy", "--template", "strict").stdout)
     done = rounds("site", "policy", strict, "--folder", sites.out.site("a"))
-    assert "run study ends at this site: open: " in done.stdout, done.stdout
+    assert "open run study: open is refused: " in done.stdout, done.stdout
     assert done.returncode == 0, "a limit that is lowered is no fault of the policy"
 
 

@@ -278,13 +278,13 @@ def _foresee(policy: Policy, folder: Path | None, file: Path) -> tuple[dict[str,
     if change is not None:
         facts["budget"] = {"epsilon": change.before, "limit": change.after, "spent": change.spent, "refused": change.refusal}
         lines.append(f"site budget: {change.describe()}")
-    ends: dict[str, tuple[str, str]] = {}
+    refused: dict[str, tuple[str, str]] = {}
     for plan in site.open_plans():
         for code, task, _ in refused_requests(policy, plan):
-            ends.setdefault(str(plan["name"]), (code, task))
-    lines += [f"run {name} ends at this site: {task}: {explain_code(code)}" for name, (code, task) in ends.items()]
-    if change is not None or ends:
-        facts["ends"] = {name: code for name, (code, _) in ends.items()}
+            refused.setdefault(str(plan["name"]), (code, task))
+    lines += [f"open run {name}: {task} is refused: {explain_code(code)}" for name, (code, task) in refused.items()]
+    if change is not None or refused:
+        facts["open_runs_refused"] = {name: code for name, (code, _) in refused.items()}
     return facts, lines, change is not None and bool(change.refusal)
 
 

@@ -44,21 +44,22 @@ def find_disclosures(plan: Plan, summary: RunSummary) -> list[Disclosure]:
         plan: The plan of a finished run.
         summary: Its summary.
     """
-    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
+    is_own = is_path(plan.method.name)  # code of the user's own is not run to look at what it left
+    if not is_own and is_variant_of(plan.method.name, "pooled"):
         pooled = "all training rows: this method pools them, as a reference that is not meant for hospitals"
         return [Disclosure(ROWS, pooled)]
-    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "watch"):
+    if not is_own and is_variant_of(plan.method.name, "watch"):
         return _watch(plan, summary)
-    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "quality"):
+    if not is_own and is_variant_of(plan.method.name, "quality"):
         return _quality(plan, summary)
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
     found = [] if plan.data.encoding == "public" else [Disclosure(SUMMARY, _summary(images=images))]
     found.append(Disclosure(ROW_COUNTS, "its numbers of training, validation and test rows"))
-    has_scores = method_class(plan.method.name).has_model
+    has_scores = is_own or method_class(plan.method.name).has_model
     found += [Disclosure(MODEL, line) for line in _training(plan)]
     found += [Disclosure(SIGNALS, line) for line in _signals(plan)]
     found += [Disclosure(SCORES, line) for line in (_tallies(plan) if has_scores else ())]
-    if is_exact(plan.method.name):
+    if not is_own and is_exact(plan.method.name):
         return [*found, *_exact(plan, summary), *_personal(summary)]
     if secure and "training" in summary.explanation:  # without secure aggregation it follows from the model
         found.append(
@@ -139,7 +140,7 @@ def _summary(*, images: bool) -> str:
 
 
 def _training(plan: Plan) -> list[str]:
-    if is_path(plan.method.name):  # code of the user's own is not run to look at what it left
+    if is_path(plan.method.name):
         return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
     if method_class(plan.method.name).spends is not Method.spends or is_exact(plan.method.name):
         return []  # its releases are events, or sums
@@ -199,7 +200,7 @@ def _signals(plan: Plan) -> list[str]:
         lines.append(
             "if the model was worse with it: its model as trained on one half of its patients, and on the other"
         )
-    return [*lines, *(_trust(plan) if keeps_trust(plan) else [])]
+    return [*lines, *(_trust(plan) if not is_path(m.name) and keeps_trust(plan) else [])]
 
 
 def _trust(plan: Plan) -> list[str]:
