@@ -36,7 +36,7 @@ _opened: set[tuple[str, str]] = set()  # settings and values that the user of th
 
 
 def named_in(plan: PlanValues) -> dict[tuple[str, str], str]:
-    """List the files, addresses and queries that a plan names.
+    """List the files, addresses and queries that a plan names; rows at the sites are read there, from no setting of the plan.
 
     Args:
         plan: A plan, also a damaged one: fields of another type name nothing.
@@ -44,9 +44,11 @@ def named_in(plan: PlanValues) -> dict[tuple[str, str], str]:
     Returns:
         The full key of each pair of setting and value: {("data.table", "/data/ward.csv"): "data.table"}.
     """
+    data = plan.get("data")
+    at_sites = isinstance(data, Mapping) and data.get("table") == AT_SITES
     return {
         (field, value): key
-        for field in FIELDS
+        for field in (FIELDS if not at_sites else [field for field in FIELDS if field not in ROWS])
         for key, value in _values(plan, field.split("."), ())
         if value and value not in (AT_SITES, DATA_FRAME, STROKES)
     }
