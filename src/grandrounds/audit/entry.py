@@ -33,6 +33,7 @@ NOTHING = "0" * 64
 """The hash before the first entry."""
 
 SIMULATED = "every key follows from the experiment's seed: whoever knows it can sign as anybody"
+SIMULATED_KEYS = f"keys are simulated: {SIMULATED}"
 OWN = "the server and every site have a key of their own"
 _SIGNED = b"grandrounds/entry/1\x00"
 

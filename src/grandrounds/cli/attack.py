@@ -196,6 +196,5 @@ def _show_reconstruction(reconstruction: Reconstruction, console: Console) -> No
             counts = (f"{s.exposed:,} of {s.total:,} {s.unit}", f"{s.share:.1%}", f"{s.low:.1%} to {s.high:.1%}")
         table.add_row(s.kind, s.attack or "not attacked", *counts)
     console.print(table, markup=False)
-    for sentence in reconstruction.sentences():
-        if not sentence.startswith("Not attacked: "):
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    for sentence in reconstruction.attacked_sentences():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)

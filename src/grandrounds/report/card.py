@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from grandrounds.audit.entry import SIMULATED_KEYS
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
@@ -280,7 +281,7 @@ def record_lines(audited: AuditResult | None) -> list[str]:
     out += ["<h2>Checked when this file was made</h2>", bullets(audited.checked)] if audited.checked else []
     unchecked = (*audited.unchecked, "the truth of the sites' reports about their data, which no ledger can verify")
     out += ["<h2>Not checked</h2>", bullets(unchecked)]
-    notes = [note for note in audited.notes if not note.startswith("keys are simulated")]
+    notes = [note for note in audited.notes if note != SIMULATED_KEYS]
     return [*out, *(_paragraph(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
 
 

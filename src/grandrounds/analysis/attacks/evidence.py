@@ -74,7 +74,7 @@ class Evidence:
         if self.membership is not None and not self.membership.shadows:
             lines.append("LiRA, a stronger membership attack, was not tried: it trains shadow models (--shadows 16).")
         if self.reconstruction is not None:
-            lines += [f"Not attacked: {s.statistic}. {s.finding}" for s in self.reconstruction.not_attacked]
+            lines += self.reconstruction.skipped_sentences()
         return [*lines, *_NEVER]
 
     def sentences(self) -> list[str]:
@@ -82,7 +82,7 @@ class Evidence:
         lines = [] if self.membership is None else self.membership.sentences()
         lines += [] if self.attribute is None else self.attribute.sentences()
         if self.reconstruction is not None:
-            lines += [s for s in self.reconstruction.sentences() if not s.startswith("Not attacked: ")]
+            lines += self.reconstruction.attacked_sentences()
         return [*lines, *self.not_tried()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -75,11 +75,17 @@ class Reconstruction:
 
     def sentences(self) -> list[str]:
         """Explain the results in sentences: the attacked statistics, then those that were not attacked by name."""
+        return [*self.attacked_sentences(), *self.skipped_sentences()]
+
+    def attacked_sentences(self) -> list[str]:
+        """Explain the attacks on statistics that were attacked."""
         tried = [s for s in self.statistics if s.attacked]
         lines = [f"Reconstruction: {len(tried)} of {len(self.statistics)} disclosed statistics were attacked."]
-        lines += [f"{_capital(s.statistic) if s.is_of_run else s.statistic}: {s.finding}" for s in tried]
-        lines += [f"Not attacked: {s.statistic}. {s.finding}" for s in self.not_attacked]
-        return lines
+        return [*lines, *(f"{_capital(s.statistic) if s.is_of_run else s.statistic}: {s.finding}" for s in tried)]
+
+    def skipped_sentences(self) -> list[str]:
+        """Name the statistics that were not attacked, with the reason."""
+        return [f"Not attacked: {s.statistic}. {s.finding}" for s in self.not_attacked]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section `reconstruction` of attacks.json."""

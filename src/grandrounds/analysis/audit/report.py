@@ -16,7 +16,7 @@ from grandrounds.analysis.audit.watch_check import audit_watch, count_alarms, is
 from grandrounds.analysis.audit.withdrawal_check import compare_mark, compare_other_run, withdrawal_in
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
-from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED, WITHDRAW
+from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED, SIMULATED_KEYS, WITHDRAW
 from grandrounds.audit.files import MODEL, REPORT, SUMMARY, read_file
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger, ledger_at
@@ -325,7 +325,7 @@ def _audit_ledger(
     if not findings:
         key_source = book.entries[0].content["keys"]["made"]
         simulated = key_source == SIMULATED
-        notes += [f"keys are simulated: {key_source}"] if simulated else []
+        notes += [SIMULATED_KEYS] if simulated else []
         notes += _late_rounds(book)
         notes += _missing_witnesses(book)
         checked.append(_ledger_line(book, heads=trusted_heads, sites=sites is not None))

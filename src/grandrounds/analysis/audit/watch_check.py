@@ -26,7 +26,7 @@ from grandrounds.analysis.watch.record import (
 from grandrounds.analysis.watch.signer import run_of
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
-from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED, Content
+from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED, SIMULATED_KEYS, Content
 from grandrounds.audit.files import hash_file, read_file
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
@@ -92,7 +92,7 @@ def audit_watch(
     out.checked.append(f"ledger: {len(entries)} entries and {len(book.heads)} heads, with the key {source}")
     simulated = entries[0]["keys"]["made"] == SIMULATED
     if simulated:
-        out.notes.append(f"keys are simulated: {SIMULATED}")
+        out.notes.append(SIMULATED_KEYS)
     if files:
         if any(e["kind"] == START and e["rates"] for e in entries):
             _compare_alarms(out, folder, entries)
