@@ -274,7 +274,7 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
         (["verify", "{tmp}/nowhere"], "there is no"),
         (["verify", "{run}/ledger.db"], "give the run folder it lies in"),
         (["verify", "{run}/server.pub"], "is a key: give it as --key"),
-        (["verify", "{run}", "--key", "{tmp}/none.pub"], "cannot read the key"),
+        (["verify", "{run}", "--key", "{tmp}/none.pub"], "[cannot-read]"),
         (["verify", "{run}", "--heads", "{run}/summary.json"], "is not a signed head"),
         (["verify", "{run}", "--heads", "{tmp}/none"], "cannot read"),
         (["prove", "{run}", "--round", "9", "--site", "1"], "the ledger has no round 9; it has rounds 1 to 4"),

@@ -155,7 +155,7 @@ def test_a_withdrawn_run_is_refused(copy):
     valid = {"folder": "run-without-va", "run": "heart-0", "model": "ab" * 32, "root": "", "entries": 0}
     mark = {"schema": 1, "site": "va", "date": "2026-01-01T00:00:00+00:00", "valid": valid, "setup": "agreed again"}
     (copy / "run" / "withdrawn.json").write_text(json.dumps(mark))
-    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", cwd=copy)
+    said = rounds("watch", "run", "--site", SITE, "--table", "tables/next.csv", "--unverified", cwd=copy)
     assert said.returncode == 2 and "[withdrawn-run]" in said.stderr
 
 

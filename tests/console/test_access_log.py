@@ -241,7 +241,7 @@ def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, t
     shutil.copytree(run_index.root, tmp_path / "runs")
     plan = tmp_path / "runs" / "icu" / "checkpoint" / "plan.json"
     plan.write_text(plan.read_text().replace("patients.csv", "gone.csv"))
-    with refused("file-not-found", match=r"gone\.csv") as caught:
+    with refused("source-not-opened", match=r"gone\.csv") as caught:
         SiteCases(RunIndex(tmp_path / "runs"), "b").open("icu")
     assert "/" not in str(caught.value).split("gone.csv")[0]
 

@@ -135,7 +135,6 @@ def test_binary_data_are_refused(make: Callable[[], pa.Array]) -> None:
     assert caught.value.code == "binary-column"
 
 
-@pytest.mark.data("eicu_demo")
 @pytest.mark.parametrize(
     "make, code",
     [
@@ -182,6 +181,7 @@ def test_a_table_is_refused_by_its_metadata(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv("GRANDROUNDS_LARGEST")
 
 
+@pytest.mark.data("eicu_demo")
 def test_real_file(data_folder: Path) -> None:
     path = data_folder / "eicu_demo" / "eicu_hourly.parquet"
     content = pq.read_table(path)

@@ -51,6 +51,7 @@ def site(tmp_path_factory):
     """Metrics of a site that answered three requests and refused one."""
     folders = provisioned(tmp_path_factory.mktemp("site"), "cleveland", "hungary")
     folder = SiteFolder(folders.site("cleveland"))
+    folder.budget()  # as its first start makes it
     found = Site(folder, data="none", query=None, device="cpu", node=False)
     found.log.codes.update({"answered": 3, "budget-spent": 1})
     return found._metrics()

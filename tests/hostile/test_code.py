@@ -160,7 +160,7 @@ def test_no_command_runs_code_that_any_field_names(place, field, command):
 
 
 REFUSED = {
-    "method": ("resume", "attack", "privacy", "explain --site"),
+    "method": ("resume", "attack", "explain --site"),
     "data": ("explain --case", "attack"),
     "partition": ("explain --case",),
     "model": ("attack --shadows", "resume"),

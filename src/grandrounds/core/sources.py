@@ -8,6 +8,7 @@ the reader. Rows that the reader names on the command line or in Python are read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from grandrounds.core.errors import BadInput
@@ -30,6 +31,9 @@ REFERENCE, WEIGHTS, WATCHED_RUN, WATCHED_TABLE = (
 )  # fmt: skip
 FIELDS = (*ROWS, REFERENCE, WEIGHTS, WATCHED_RUN, WATCHED_TABLE)
 """All settings of a plan that name a file, a folder, an address or a query; `*` is any name."""
+
+_LONGEST = 60
+"""Characters of a value that an error names."""
 
 _refused: dict[tuple[str, str], str] = {}  # setting and value -> why it is not opened in this process
 _opened: set[tuple[str, str]] = set()  # settings and values that the user of this process named
@@ -103,7 +107,8 @@ def check(field: str, value: str | None, *, key: str = "") -> None:
     """
     reason = refusal(field, value)
     if reason:
-        text = str(value) if len(str(value)) <= 60 else f"{str(value)[:60]}..."
+        text = str(value) if "://" in str(value) or field == "data.query" else PurePath(str(value)).name  # no folder of a server
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
         raise BadInput(f"{key or field} is '{text}': {reason}", code="source-not-opened")
 
 

@@ -66,6 +66,7 @@ def _check_values(task: str, values: Mapping[str, Value], size: int | None, *, o
         if array.dtype.kind == "f":
             any_size = task in _WITHOUT_NOISE or (of_columns and name in _MODELS)
             largest = float(np.finfo(array.dtype).max)
+            any_size = any_size or not array.ndim  # a setting, which the plan fixes
             limit = math.inf if name in _ENDS else largest if any_size else min(LARGEST, largest)
             bounded = np.abs(array) <= limit  # False for NaN
             if not (bounded | np.isnan(array) if task in _WITHOUT_ROWS else bounded).all():
