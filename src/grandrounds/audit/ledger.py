@@ -133,8 +133,8 @@ class Ledger:
             return int(self._database.execute("SELECT COUNT(*) FROM entries").fetchone()[0])
 
     def book(self) -> Book:
-        """Read all entries, heads and countersignatures."""
-        with self._reads():
+        """Read all entries, heads and countersignatures, as they are at one moment."""
+        with self._reads(), self._one_moment():
             entries = list(self._rows("SELECT number, body, signature FROM entries ORDER BY number"))
             heads = list(self._rows("SELECT size, run, root, signature FROM heads ORDER BY size"))
             witnesses: dict[int, dict[str, bytes]] = {}
@@ -273,6 +273,18 @@ class Ledger:
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError) as e:
             raise BadInput(f"{self.path} cannot be read as a ledger: {_words(e)}", code="not-a-ledger") from None
+
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """Let all queries see the same state while somebody else appends."""
+        if self._database.in_transaction:
+            yield
+            return
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("ROLLBACK")
 
     @contextmanager
     def _writes(self) -> Iterator[None]:

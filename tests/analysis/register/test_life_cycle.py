@@ -143,6 +143,25 @@ def test_two_signatories_at_the_same_moment_both_sign(register, runs):
     assert sum(isinstance(result, State) for result in results) == 2  # each role signed once
 
 
+def test_a_register_verifies_at_every_moment_while_somebody_signs(register, runs):
+    approved(register, "first")
+    done, findings = threading.Event(), []
+
+    def read():
+        while not done.is_set():
+            findings.extend(load_register(register.folder).findings)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for turn in range(30):
+        sign(register, "use", "first", "ada", hospitals=["a"] if turn % 2 == 0 else [])
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not findings
+
+
 def test_a_decision_on_an_earlier_version_is_refused(register, runs):
     seen = approved(register, "first").version
     sign(register, "use", "first", "ada", hospitals=["a"], seen=seen)

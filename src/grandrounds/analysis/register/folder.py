@@ -28,6 +28,8 @@ FOLDER = "register"
 """Name of the folder in the folder of runs. It has no checkpoint/, so that it is not taken for a run."""
 DEEPEST = 4
 """Folders between a run and the register above it, as deep as the console looks for runs."""
+_ATTEMPTS = 50
+"""Times that a register with a fault is read while its files keep changing."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def find_root(run: Path) -> Path | None:
 def load_register(
     folder: RegisterFolder, *, key: bytes | None = None, heads: tuple[SignedHead, ...] = ()
 ) -> CheckedRegister:
-    """Read a register and verify its ledger.
+    """Read a register and verify its ledger; a fault that somebody's signing could have caused meanwhile is read again.
 
     Args:
         folder: The folder.
@@ -125,6 +127,15 @@ def load_register(
     Returns:
         The register with its faults.
     """
+    for _ in range(_ATTEMPTS):
+        before = folder.stamp()
+        checked = _read_once(folder, key, heads)
+        if not checked.findings or folder.stamp() == before:
+            break
+    return checked
+
+
+def _read_once(folder: RegisterFolder, key: bytes | None, heads: tuple[SignedHead, ...]) -> CheckedRegister:
     findings: list[Finding] = []
     try:
         with Ledger.open(folder.ledger) as ledger:
