@@ -15,7 +15,7 @@ from grandrounds.data.table import Table
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods.personal import server
-from grandrounds.methods.personal.parts import CHOICES
+from grandrounds.methods.personal.parts import CHOICES, MAJORITY
 from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite, PersonalTerms
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.recipes import load_recipe
@@ -143,6 +143,45 @@ def test_class_weights_stay_in_the_deployed_model(tmp_path: Path) -> None:
     personal, final = made.summary.personal, made.summary.final
     assert personal["final"]["sensitivity"] > final["sensitivity"] - 0.05
     assert made.summary.personal["spread"] > 0
+
+
+def without_signal(rare: float) -> Table:
+    """Sites a and b whose risks follow the age, and c whose outcomes follow nothing: 30% of `rare` die there."""
+    table = patients(SIZES)
+    columns, rng = dict(table.columns), np.random.default_rng(3)
+    age, here = np.nan_to_num(columns["age"], nan=60), columns["hospital"] == "c"
+    chance = np.where(here, rare, 1 / (1 + np.exp(-0.25 * (age - 60))))
+    columns["died"] = np.where(rng.random(len(chance)) < chance, "yes", "no")
+    return Table.from_mapping(columns, source="patients.csv")
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with balanced class weights, in which one hospital has nothing better than its most common class."""
+    train = {"lr": 0.3, "epochs": 5, "class_weights": {"yes": 4.0, "no": 1.0}}
+    return make_run(tmp_path_factory.mktemp("weighted") / "run", table=without_signal(0.35), train=train)
+
+
+def test_a_hospital_that_deploys_its_most_common_class_predicts_no_other(weighted: Run) -> None:
+    """Its prevalence of 35% is above the threshold of 20% that the weights stand for: everybody would be flagged."""
+    personal = weighted.summary.personal
+    assert personal["choices"]["c"] == MAJORITY and personal["threshold"] == pytest.approx(0.2)
+    figures = personal["per_site"]["c"]
+    assert figures["sensitivity"] == 0.0 and figures["specificity"] == 1.0
+    model = weighted.model_for("c")
+    assert set(model.predict(without_signal(0.35)).decisions) == {"no"}
+
+
+@pytest.mark.parametrize("site", ["a", "b", "c"])
+def test_deployed_risks_are_those_of_the_classes_as_they_occur(weighted: Run, site: str) -> None:
+    """The mean risk at a hospital is its share of deaths, though training weighed a death four times."""
+    figures = weighted.summary.personal["per_site"][site]
+    assert figures["log_loss"] < np.log(2)
+    facts = facts_of(weighted)[site]
+    assert facts["losses"][weighted.summary.personal["choices"][site]] <= facts["losses"]["majority"] + 1e-9
+    scored = weighted.model_for(site).predict(without_signal(0.35)).probabilities[:, 1]
+    here, died = (np.asarray(without_signal(0.35).columns[c]) for c in ("hospital", "died"))
+    assert scored[here == site].mean() == pytest.approx((died[here == site] == "yes").mean(), abs=0.05)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
-from grandrounds.metrics import BINS, Tally, tally
+from grandrounds.metrics import BINS, ScoredRows, Tally, tally
 from grandrounds.metrics.classification import bin_index
 
 from .cohort import binary_cohort, log_odds, sigmoid, softmax
@@ -133,6 +133,17 @@ def test_one_half_is_called_positive_everywhere():
     t = tally(np.zeros((3, 1)), np.array([0, 1, 1]), classes=2)
     assert t.confusion.tolist() == [[0, 1], [0, 2]]
     assert t.histogram[0, :, : BINS // 2].sum() == 0
+
+
+@pytest.mark.parametrize("threshold", [0.02, 0.3, 0.5, 0.9])
+def test_rows_that_are_decided_by_half_keep_their_losses_and_ignore_the_threshold(threshold):
+    z, y = np.array([[-0.4], [0.2], [-3.0], [3.0]]), np.array([1, 0, 0, 1])
+    scored = ScoredRows.from_logits(z, y, classes=2)
+    held = scored.decide_by_half(np.array([True, True, False, False]), threshold)
+    before, after = scored.tally(np.zeros(4, int), ()), held.tally(np.zeros(4, int), ())
+    assert after.log_loss == before.log_loss and np.array_equal(after.reliability, before.reliability)
+    others = int(1 / (1 + np.exp(3.0)) >= threshold)
+    assert np.array_equal(after.bins.count_at_least(threshold), [[1 + others], [1]])
 
 
 def test_saturated_logits_have_finite_losses():

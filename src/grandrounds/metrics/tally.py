@@ -20,6 +20,7 @@ from grandrounds.metrics.classification import (
     Array,
     OccupiedBins,
     RowScores,
+    bin_centres,
     bin_index,
     score_several_classes,
     score_two_classes,
@@ -192,6 +193,20 @@ class ScoredRows:
         if classes == 2 and event == 0:
             return cls(swap_event(measured), 1 - labels, classes)
         return cls(measured, labels, classes)
+
+    def decide_by_half(self, rows: Array, threshold: float) -> ScoredRows:
+        """Return the rows with those of `rows` (n,) decided at one half, whatever the threshold on P(y=1) of all others.
+
+        Their log-odds that lie between the two move to just beyond the threshold; losses keep their own risk. More than two
+        classes have no threshold.
+        """
+        if self.classes != 2 or not rows.any() or not 0 < threshold < 1:
+            return self
+        z = self.measured.log_odds
+        place, centres = int(bin_index(np.log(threshold / (1 - threshold)))), bin_centres()
+        below, above = centres[max(place - 1, 0)], centres[min(place + 1, BINS - 1)]
+        decided = np.where(z >= 0, np.maximum(z, above), np.minimum(z, below))
+        return replace(self, measured=replace(self.measured, log_odds=np.where(rows, decided, z)))
 
     def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
         """Return the rows added up by group (n,), numbered over `lead`."""

@@ -16,6 +16,7 @@ from grandrounds.methods.personal.parts import (
     INTERCEPT,
     MAJORITY,
     describe_base,
+    describe_candidate,
     describe_choice,
 )
 from grandrounds.metrics.fairness import decision_metric, is_defined
@@ -312,7 +313,7 @@ def _percent(share: Any) -> str:
 
 
 def _constant(found: Deployed) -> str:
-    return describe_choice(MAJORITY, found.task)
+    return describe_candidate(MAJORITY, found.task)
 
 
 def _plural(number: int, noun: str) -> str:

@@ -196,6 +196,18 @@ def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
     return float(choose_threshold(val, specificity=evaluation.specificity))
 
 
+def weighted_half(weights: Array, encoding: AnyEncoding) -> float:
+    """Return the risk that a model trained with class weights (C,) shows as one half.
+
+    Deployed models show the risks of the classes as they occur; their decisions keep what the weights asked for.
+    """
+    if len(encoding.classes) > 2:
+        return 0.5
+    by_class = dict(zip(encoding.classes, weights.tolist(), strict=True))
+    other, event = (float(by_class[c]) for c in order_by_event(encoding.classes, encoding.event))
+    return other / (other + event)
+
+
 def _subgroups(tally: Tally | OutcomeTally, encoding: AnyEncoding, threshold: float) -> dict[str, object]:
     if not encoding.groups:
         return {}

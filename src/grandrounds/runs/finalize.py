@@ -40,7 +40,7 @@ from grandrounds.methods.personal.differences import (
     summarise_differences,
     why_untested,
 )
-from grandrounds.methods.personal.parts import COMMON
+from grandrounds.methods.personal.parts import COMMON, is_shiftable, undo_class_weights
 from grandrounds.methods.personal.server import PersonalResult, fits_intercepts, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import metrics_of
@@ -515,9 +515,12 @@ class Finalizer:
         different = self._differences(served, sites, sites if private else _with_part(result), result.rows)
         if private:
             return facts, {}
-        grouped, threshold = self._grouped_parts(), self._threshold(served, personal=True)
+        grouped, unweighted = self._grouped_parts(), served.map(lambda theta: undo_class_weights(model, theta, weight))
+        threshold = self._threshold(unweighted, personal=True)
+        if plan.evaluation.threshold == "half" and weight is not None and is_shiftable(model):
+            threshold = evaluation.weighted_half(weight, self.context.encoding)
         scored = self._judged(
-            served, grouped or ("test",), threshold, personal=True, by_column=grouped, by_site=not self._hides_sites()
+            unweighted, grouped or ("test",), threshold, personal=True, by_column=grouped, by_site=not self._hides_sites()
         )
         total = scored.totals["test"].sum(axis=0)
         evaluated = {

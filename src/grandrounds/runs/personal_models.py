@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.arrays import Array, load, save
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.personal.parts import IN_WORDS
+from grandrounds.methods.personal.parts import MAJORITY, describe_choice
 from grandrounds.methods.personal.site import FILE, digest_model
 from grandrounds.protocol.layout import Layout
 
@@ -70,8 +70,13 @@ class PersonalFile:
         """Description of the model for readers."""
         if self.choice == RECALIBRATED:
             base = str(self.facts.get("base", ""))
-            return f"{IN_WORDS.get(base, base)}, recalibrated on {str(self.facts.get('time', ''))[:10]}"
-        return IN_WORDS.get(self.choice, self.choice)
+            return f"{describe_choice(base)}, recalibrated on {str(self.facts.get('time', ''))[:10]}"
+        return describe_choice(self.choice)
+
+    @property
+    def is_model(self) -> bool:
+        """False where the hospital deploys its most common class: every patient has the same risk."""
+        return self.choice != MAJORITY
 
     @property
     def sha256(self) -> str:

@@ -255,7 +255,7 @@ class Run:
             self._refuse_untrained_head()
         if own is None:
             return model
-        threshold = float(self.summary.personal.get("threshold") or model.threshold)
+        threshold = float(self.summary.personal.get("threshold") or model.threshold) if own.is_model else 0.5
         return replace(own.apply(model), is_deployed=True, threshold=threshold)
 
     def _refuse_untrained_head(self) -> None:

@@ -77,13 +77,15 @@ def evaluate(
     apart: Collection[str] = (),
     by_column: Sequence[str] = (),
     sizes: Sequence[int] = (),
+    without_model: Collection[int] = (),
 ) -> Columns:
     """Answer task `evaluate`: the Tally of all members for each part, by subgroup, with a leading axis of one; and the named
     figures of each member's own test rows, (m,). `apart`: reports with a Tally for each member, (m, groups).
 
     `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups, `sizes` of which there are.
 
-    Sites numbered in `boasting` inflate their accuracy on validation rows, to simulate attacks.
+    Sites numbered in `boasting` inflate their accuracy on validation rows, to simulate attacks. Those in `without_model` deploy
+    their most common class, and decide for it at any threshold.
     """
     columns: Columns = {}
     for name in parts:
@@ -93,6 +95,8 @@ def evaluate(
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
         scored = _score_rows(stack, part, rows, logits, model, owner)
+        if without_model and isinstance(scored, ScoredRows):
+            scored = scored.decide_by_half(np.isin(members[owner], list(without_model)), threshold)
         group = np.minimum(part.group[rows], groups - 1)
         total = _tally_members(scored, owner, group, len(members), groups, apart=name in apart)
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}

@@ -100,6 +100,7 @@ class SiteHost:
         self._build = partial(build_model, kernel=kernel, device=device, precision=precision, own_code=own_code)
         self._personal = Personal(self.states)
         self.personal_models: dict[int, Array] = {}
+        self.without_model: set[int] = set()
         self.personal_settings: Mapping[str, Any] = {}
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
@@ -354,6 +355,7 @@ class SiteHost:
             apart={*ask.withheld, *(name for name in ask.report if name not in ask.summed)},
             by_column=[p for p in self.stack.parts if f"{p}{scoring.BY_COLUMN}" in ask.report],
             sizes=[len(grouping.names) for grouping in self.encoding.subgroups],
+            without_model=self.without_model if ask.shared.get(USE_PERSONAL) else (),
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:

@@ -88,6 +88,9 @@ class Site(Protocol):
     personal_models: dict[int, Array]
     """Models that sites deploy in place of the common one, by site number."""
 
+    without_model: set[int]
+    """Numbers of sites that deploy their most common class, which is no model."""
+
     @property
     def personal_settings(self) -> Mapping[str, Any]:
         """Settings of the personal part that is trained in the rounds; empty for none."""

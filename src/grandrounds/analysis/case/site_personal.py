@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.personal.differences import FILE
 from grandrounds.methods.personal.guard import STANDARD_ERRORS
-from grandrounds.methods.personal.parts import COMMON, IN_WORDS, INTERCEPT
+from grandrounds.methods.personal.parts import COMMON, IN_WORDS, INTERCEPT, describe_choice
 from grandrounds.methods.personal.site import READABLE
 from grandrounds.report.differences import SiteDifferences, make_site, read_differences, site_sentences
 from grandrounds.runs.personal_models import RECALIBRATED, PersonalFile
@@ -106,7 +106,7 @@ def _untested(personal: Any, choice: str, differences: SiteDifferences | None) -
 
 def _reasons(choice: str, facts: dict[str, Any]) -> list[str]:
     """Describe the deployed model and the guard's comparison."""
-    out = [f"Deployed: {IN_WORDS.get(choice, choice)}."]
+    out = [f"Deployed: {describe_choice(choice)}."]
     losses = facts.get("losses") or {}
     if not losses:
         return out

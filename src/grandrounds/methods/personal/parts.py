@@ -51,14 +51,20 @@ IN_WORDS = {
 """Candidates as readers see them."""
 
 
-def describe_choice(name: str, task: str = CLASSIFICATION) -> str:
-    """Describe a candidate for readers.
+def describe_candidate(name: str, task: str = CLASSIFICATION) -> str:
+    """Describe a candidate of a comparison for readers.
 
     Args:
         name: The candidate.
         task: The type of the outcome; without classes there is no most common one.
     """
     return "its mean outcome" if name == MAJORITY and task != CLASSIFICATION else IN_WORDS.get(name, name)
+
+
+def describe_choice(name: str, task: str = CLASSIFICATION) -> str:
+    """Describe the candidate that a hospital deploys; its most common class is no model."""
+    words = describe_candidate(name, task)
+    return f"no model ({words})" if name == MAJORITY else words
 
 
 def describe_base(part: str) -> str:
@@ -140,32 +146,30 @@ def minimise(
     t: Array,
     precision: Array,
     *,
-    weight: Array | None = None,
     start: Array | None = None,
     close: float = _CLOSE,
 ) -> tuple[Array, Array, float]:
-    """Minimise the weighted loss of offset + design @ w plus w' precision w / 2 by Newton's method with halved steps.
+    """Minimise the loss of offset + design @ w plus w' precision w / 2 by Newton's method with halved steps.
 
-    design (n, C, q), offset (n, C), t (n, C), precision (q,), weight (n,). Returns w, the second derivative (q, q) and the value
+    design (n, C, q), offset (n, C), t (n, C), precision (q,). Returns w, the second derivative (q, q) and the value
     at w. A step below `close` is the last one: the next would be of the order of its square.
     """
-    n, q = len(design), design.shape[2]
+    q = design.shape[2]
     w = np.zeros(q) if start is None else np.asarray(start, np.float64)
-    by_row = np.ones(n) if weight is None else np.asarray(weight, np.float64)
 
     def total(v: Array) -> float:
-        return float(by_row @ score_rows(loss, offset + design @ v, t) + 0.5 * (precision * v * v).sum())
+        return float(score_rows(loss, offset + design @ v, t).sum() + 0.5 * (precision * v * v).sum())
 
     value = total(w)
     flat = design.reshape(-1, q)
     for _ in range(_STEPS):
         first, second = derivatives(loss, offset + design @ w, t)
-        gradient = flat.T @ (by_row[:, None] * first).ravel() + precision * w
+        gradient = flat.T @ first.ravel() + precision * w
         if design.shape[1] == 1:
-            rooted = flat * np.sqrt(by_row * second[:, 0, 0])[:, None]
+            rooted = flat * np.sqrt(second[:, 0, 0])[:, None]
             curvature = rooted.T @ rooted + np.diag(precision)  # a symmetric product takes half the time
         else:
-            curvature = flat.T @ (by_row[:, None, None] * (second @ design)).reshape(-1, q) + np.diag(precision)
+            curvature = flat.T @ (second @ design).reshape(-1, q) + np.diag(precision)
         if not np.isfinite(gradient).all() or np.abs(gradient).max() < _SMALL:
             break
         step = np.linalg.solve(curvature + 1e-10 * np.eye(q), gradient)
@@ -181,9 +185,7 @@ def minimise(
     return w, curvature, value
 
 
-def fit_line(
-    loss: str, scores: Array, target: Array, *, variance: float, slope: bool, weight: Array | None = None
-) -> Line:
+def fit_line(loss: str, scores: Array, target: Array, *, variance: float, slope: bool) -> Line:
     """Fit the line of a hospital to its rows: an intercept, with a slope if asked for.
 
     Args:
@@ -193,7 +195,6 @@ def fit_line(
         variance: Variance of the intercepts of hospitals, which shrinks this one; 0: no intercept of its own. For the squared
             loss in units of the residual variance.
         slope: Fit a slope too, shrunk towards 1.
-        weight: (n,) weights of the rows (class weights); None: 1 each.
 
     Returns:
         The line.
@@ -207,13 +208,11 @@ def fit_line(
     if slope:
         design = np.concatenate([design, z[:, :, None]], axis=2)
         precision = np.append(precision, 1 / _SLOPE_VARIANCE)
-    w, _, _ = minimise(loss, design, z, t, precision, weight=weight)
+    w, _, _ = minimise(loss, design, z, t, precision)
     return Line(1.0 + float(w[c]) if slope else 1.0, w[:c])
 
 
-def spread_sums(
-    loss: str, scores: Array, target: Array, variances: Array, *, weight: Array | None = None
-) -> tuple[Array, Array]:
+def spread_sums(loss: str, scores: Array, target: Array, variances: Array) -> tuple[Array, Array]:
     """Compute the likelihood of a hospital's rows if its intercept is drawn with each of these variances.
 
     Sums over hospitals estimate the variance (empirical Bayes). The log marginal likelihood is -(losses + widths): the smallest
@@ -225,7 +224,6 @@ def spread_sums(
         scores: (n, C) scores of the common model.
         target: (n, C) targets.
         variances: (G,) variances, rising from 0.
-        weight: (n,) weights of the rows; None: 1 each.
 
     Returns:
         losses (G,) and widths (G,).
@@ -234,21 +232,20 @@ def spread_sums(
     losses, widths = np.zeros(len(variances)), np.zeros(len(variances))
     if not len(z):
         return losses, widths
-    by_row = np.ones(len(z)) if weight is None else np.asarray(weight, np.float64)
-    losses[:] = float(by_row @ score_rows(loss, z, t))
+    losses[:] = float(score_rows(loss, z, t).sum())
     drawn = np.flatnonzero(variances > 0)
     if c == 1:
-        losses[drawn], widths[drawn] = _one_output_sums(loss, z[:, 0], t[:, 0], variances[drawn], by_row)
+        losses[drawn], widths[drawn] = _one_output_sums(loss, z[:, 0], t[:, 0], variances[drawn])
         return losses, widths
     design = np.broadcast_to(np.eye(c), (len(z), c, c))
     w: Array | None = None
     for g in drawn.tolist():
-        w, curvature, losses[g] = minimise(loss, design, z, t, np.full(c, 1 / variances[g]), weight=weight, start=w)
+        w, curvature, losses[g] = minimise(loss, design, z, t, np.full(c, 1 / variances[g]), start=w)
         widths[g] = 0.5 * (np.linalg.slogdet(curvature)[1] + c * np.log(variances[g]))
     return losses, widths
 
 
-def _one_output_sums(loss: str, z: Array, t: Array, variances: Array, weight: Array) -> tuple[Array, Array]:
+def _one_output_sums(loss: str, z: Array, t: Array, variances: Array) -> tuple[Array, Array]:
     """Compute `spread_sums` of one output for all variances at once: Newton's method for G intercepts, then quadrature.
 
     A step is at most 2, so that the Poisson loss does not overshoot.
@@ -258,14 +255,14 @@ def _one_output_sums(loss: str, z: Array, t: Array, variances: Array, weight: Ar
     def penalised(shift: Array) -> Array:  # (G, Q) intercepts
         moved = (z[:, None] + shift.ravel()).reshape(-1, 1)
         each = score_rows(loss, moved, np.repeat(t, shift.size)[:, None]).reshape(len(z), -1)
-        out: Array = (weight @ each).reshape(shift.shape) + 0.5 * shift**2 / variances[:, None]
+        out: Array = each.sum(axis=0).reshape(shift.shape) + 0.5 * shift**2 / variances[:, None]
         return out
 
     w = np.zeros(count)
     for _ in range(2 * _STEPS):
         first, second = derivatives(loss, (z[:, None] + w).reshape(-1, 1), np.repeat(t, count)[:, None])
-        curvature = weight @ second.reshape(len(z), count) + 1 / variances
-        step = np.clip((weight @ first.reshape(len(z), count) + w / variances) / curvature, -2, 2)
+        curvature = second.reshape(len(z), count).sum(axis=0) + 1 / variances
+        step = np.clip((first.reshape(len(z), count).sum(axis=0) + w / variances) / curvature, -2, 2)
         w = w - step
         if not np.abs(step).max() > _SMALL:
             break
@@ -277,9 +274,31 @@ def _one_output_sums(loss: str, z: Array, t: Array, variances: Array, weight: Ar
     return losses, widths
 
 
-def fit_majority(
-    model: Model, theta: Array, loss: str, target: Array, *, weight: Array | None = None
-) -> Array | None:
+def unweighted_shift(class_weight: Array | None, outputs: int) -> Array:
+    """Return what is added to the scores of a model that was trained with class weights, so that its risks are those of the
+    classes as they occur, (outputs,): the log odds less the log of the weights' ratio (King and Zeng 2001).
+
+    Args:
+        class_weight: (C,) weights of training; None: 1 each.
+        outputs: Scores of a row; the one score of two classes is the log odds of the second.
+    """
+    if class_weight is None:
+        return np.zeros(outputs)
+    logs = -np.log(np.asarray(class_weight, np.float64))
+    return logs[1:] - logs[0] if outputs == 1 else logs
+
+
+def undo_class_weights(model: Model, theta: Array, class_weight: Array | None) -> Array:
+    """Return a model that was trained with class weights with the risks of the classes as they occur.
+
+    Hospitals compare and deploy such models: a weighted one would lose to a constant, however well it ranks patients.
+    """
+    if class_weight is None or not is_shiftable(model):
+        return theta
+    return Line(1.0, unweighted_shift(class_weight, model.outputs)).apply(model, theta)
+
+
+def fit_majority(model: Model, theta: Array, loss: str, target: Array) -> Array | None:
     """Return the model that gives every row the shares of the classes (or the mean outcome) at this hospital.
 
     Args:
@@ -287,15 +306,13 @@ def fit_majority(
         theta: Any parameters of it.
         loss: The loss of training.
         target: (n, C) targets of the hospital's rows.
-        weight: (n,) weights of the rows; None: 1 each.
 
     Returns:
         (P,) parameters; shares are smoothed by half a row for each class, so that the loss stays finite. None for a model
         that cannot answer every row alike.
     """
     t = np.asarray(target, np.float64)
-    by_row = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
-    n, total = by_row.sum(), by_row @ t
+    n, total = len(t), t.sum(axis=0)
     if loss == SQUARED:
         level = total / n if n else np.zeros(t.shape[1])
     elif loss == POISSON:
@@ -338,7 +355,6 @@ def fit_linear(
     *,
     ridge: float = RIDGE,
     start: Array | None = None,
-    weight: Array | None = None,
 ) -> Array:
     """Fit a hospital's own linear model of one output to its rows by Newton's method.
 
@@ -348,7 +364,6 @@ def fit_linear(
         target: (n, 1) targets.
         ridge: Penalty on the weights; the intercept has one of 0.01, which keeps it finite if all rows are of one class.
         start: Weights and intercept to start from, such as those of all folds: fewer steps to the same result, to 1e-5.
-        weight: (n,) weights of the rows; None: 1 each.
 
     Returns:
         (d + 1,) weights and intercept.
@@ -358,7 +373,7 @@ def fit_linear(
     precision = np.append(np.full(x.shape[1], ridge), 0.01)
     close = _CLOSE if start is None else _CLOSE_ENOUGH
     none = np.zeros((len(x), 1))
-    return minimise(loss, rows[:, None, :], none, t, precision, start=start, weight=weight, close=close)[0]
+    return minimise(loss, rows[:, None, :], none, t, precision, start=start, close=close)[0]
 
 
 def rows_of(part: Part, k: int) -> slice:

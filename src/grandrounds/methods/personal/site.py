@@ -28,6 +28,7 @@ from grandrounds.methods.personal.parts import (
     MAJORITY,
     OWN,
     RECALIBRATION,
+    Line,
     describe_choice,
     fit_line,
     fit_linear,
@@ -40,6 +41,8 @@ from grandrounds.methods.personal.parts import (
     rows_of,
     score_rows,
     spread_sums,
+    undo_class_weights,
+    unweighted_shift,
 )
 from grandrounds.methods.personal.training import PartTrainer, settings_alone, trained_model
 from grandrounds.protocol.messages import Ask
@@ -153,6 +156,7 @@ class PersonalSite(SitePlugin):
                 choice, error = self._personalize_site(terms, k, theta, digest_model(sent)), ""
             except (BadInput, np.linalg.LinAlgError, FloatingPointError):
                 self.site.personal_models.pop(k, None)
+                self.site.without_model.discard(k)
                 choice, error = COMMON, FAILED
             choices.append(CHOICES.index(choice))
             errors.append(error)
@@ -173,6 +177,7 @@ class PersonalSite(SitePlugin):
         choice = choice if choice in models else COMMON
         deployed = models.get(choice, theta)
         self.site.personal_models[k] = deployed
+        (self.site.without_model.add if choice == MAJORITY else self.site.without_model.discard)(k)
         facts = {**self._describe(terms, k, choice, comparison), "common_sha256": sent}
         facts["shift"] = self._shift(k, theta, deployed)
         if terms.guard:
@@ -187,7 +192,9 @@ class PersonalSite(SitePlugin):
         """
         trained = trained_model(self.site, k, theta) if name in IN_ROUNDS else None
         split = _SPLITS[terms.rows] if name in _LINES else "train"
-        return self.fit(name, terms, k, theta, self.site.stack.parts[split]) if trained is None else trained
+        if trained is None:
+            return self.fit(name, terms, k, theta, self.site.stack.parts[split])
+        return self._unweighted(terms, trained)
 
     def fit(
         self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part, start: Array | None = None
@@ -207,29 +214,33 @@ class PersonalSite(SitePlugin):
         """
         model = self.site.prepared_model()
         loss, rows = loss_of(model), rows_of(part, k)
-        x, target, weight = part.x[rows], part.target[rows], _row_weights(terms.class_weight, part, k)
+        x, target = part.x[rows], part.target[rows]
         if name == COMMON:
-            return theta
+            return self._unweighted(terms, theta)
         if not len(target):
             return None
         if name == MAJORITY:
-            return fit_majority(model, theta, loss, target, weight=weight)
+            return fit_majority(model, theta, loss, target)
         if name in _LINES:
             if not is_shiftable(model):
                 return None
-            scores, slope = self._scores(theta, part, k), name == RECALIBRATION
-            line = fit_line(loss, scores, target, variance=terms.variance, slope=slope, weight=weight)
-            return line.apply(model, theta)
+            unweighted = self._unweighted(terms, theta)
+            scores, slope = self._scores(unweighted, part, k), name == RECALIBRATION
+            return fit_line(loss, scores, target, variance=terms.variance, slope=slope).apply(model, unweighted)
         if name == OWN and is_linear(model):
-            return fit_linear(loss, x, target, start=start, weight=weight).astype(theta.dtype)
+            return fit_linear(loss, x, target, start=start).astype(theta.dtype)
         if name == OWN and model.kernel == "steps":  # a private additive model is made from noisy counts of all sites
             return None
         if name == OWN:
             first, config = model.init(terms.config.seed, theta.dtype), settings_alone(terms.config, epochs=terms.own_epochs)
             trained = self.site.train_apart(np.array([k]), first, config, part=part, class_weight=terms.class_weight).theta
-            return np.asarray(trained[0])
+            return self._unweighted(terms, np.asarray(trained[0]))
         train = PartTrainer(self.site, terms.epochs, terms.strength, terms.mixture, terms.config, terms.class_weight)
-        return train.refit(name, k, theta, part)
+        refitted = train.refit(name, k, theta, part)
+        return None if refitted is None else self._unweighted(terms, refitted)
+
+    def _unweighted(self, terms: PersonalTerms, theta: Array) -> Array:
+        return undo_class_weights(self.site.prepared_model(), theta, terms.class_weight)
 
     def _compare(self, terms: PersonalTerms, k: int, theta: Array, models: Mapping[str, Array]) -> guard.Comparison:
         """Compare the candidates on rows that they were not fitted to.
@@ -242,22 +253,20 @@ class PersonalSite(SitePlugin):
         fold = guard.assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
         losses = {name: np.full(len(units), np.nan) for name in models}
         for name in [n for n in models if n == COMMON or (split == "val" and n not in _LINES)]:
-            losses[name] = self.losses(models[name], part, k, terms.class_weight)
+            losses[name] = self.losses(models[name], part, k)
         refitted = [name for name in models if np.isnan(losses[name]).any()]
         for f in range(guard.FOLDS if refitted else 0):
             out = fold == f
             inner, outer = rows_at(part, k, ~out), rows_at(part, k, out)
             for name in refitted if len(outer.y) else ():
                 fitted = self.fit(name, terms, k, theta, inner, models[name])
-                losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k, terms.class_weight)
+                losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k)
         return guard.choose(losses, units, rarer=self._count_classes(part, k, units))
 
-    def losses(self, theta: Array, part: Part, k: int, class_weight: Array | None = None) -> Array:
-        """Compute the loss of each of site k's rows of a part, (n,), with the class weights of training."""
+    def losses(self, theta: Array, part: Part, k: int) -> Array:
+        """Compute the loss of each of site k's rows of a part, (n,); all count alike, whatever weights training had."""
         model, rows = self.site.prepared_model(), rows_of(part, k)
-        losses = score_rows(loss_of(model), self._scores(theta, part, k), part.target[rows])
-        weight = _row_weights(class_weight, part, k)
-        return losses if weight is None else weight * losses
+        return score_rows(loss_of(model), self._scores(theta, part, k), part.target[rows])
 
     def _scores(self, theta: Array, part: Part, k: int) -> Array:
         """Compute the scores of site k's rows, (n, C), within the classes of its task."""
@@ -269,13 +278,14 @@ class PersonalSite(SitePlugin):
         """Answer with the likelihood of each site's rows by the variance of intercepts: only sums over sites are needed."""
         model, part = self.site.prepared_model(), self.site.stack.parts[_split(ask)]
         common = np.broadcast_to(self.site.in_use(ask, members), (len(members), np.shape(ask.shared["model"])[-1]))
-        variances, class_weight, sums = np.asarray(ask.shared["variances"], float), _class_weight(ask), []
+        variances, sums = np.asarray(ask.shared["variances"], float), []
+        shift = unweighted_shift(_class_weight(ask), model.outputs)
         for k, theta in zip(members.tolist(), common, strict=True):
-            target, weight = part.target[rows_of(part, k)], _row_weights(class_weight, part, k)
+            target = part.target[rows_of(part, k)]
             if not is_shiftable(model):
                 target = target[:0]
-            scores = self._scores(theta, part, k)[: len(target)]
-            losses, widths = spread_sums(loss_of(model), scores, target, variances, weight=weight)
+            scores = self._scores(theta, part, k)[: len(target)] + shift
+            losses, widths = spread_sums(loss_of(model), scores, target, variances)
             sums.append(np.concatenate([losses, widths, [len(target)]]))
         return {"sums": np.array(sums)}
 
@@ -295,7 +305,7 @@ class PersonalSite(SitePlugin):
     def _test_harm(self, terms: PersonalTerms, k: int, models: Mapping[str, Array]) -> dict[str, Any]:
         """Compare the deployed model on test rows with the site's own model and its majority class; keep the p-value."""
         part, units = self.site.stack.parts["test"], patients_of(self.site.stack, k, ("test",))
-        losses = {name: self.losses(theta, part, k, terms.class_weight) for name, theta in models.items()}
+        losses = {name: self.losses(theta, part, k) for name, theta in models.items()}
         others = [losses["deployed"] - losses[name] for name in (OWN, MAJORITY) if name in losses]
         p_value, counted = None, self._count_classes(part, k, units)
         rarer = len(np.unique(units)) if counted is None else counted
@@ -352,13 +362,17 @@ class PersonalSite(SitePlugin):
 
     def arrays(self) -> Mapping[str, Array]:
         kept = {"deployed": self.site.personal_models, "harm": self._harm_by_site}
-        return {f"{kind}/{k}": values for kind, by_site in kept.items() for k, values in by_site.items()}
+        by_name = {f"{kind}/{k}": values for kind, by_site in kept.items() for k, values in by_site.items()}
+        return {**by_name, **{f"without_model/{k}": np.ones(1) for k in self.site.without_model}}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         kept = {"deployed": self.site.personal_models, "harm": self._harm_by_site}
         for name, values in arrays.items():
             kind, _, k = name.partition("/")
-            kept[kind][int(k)] = np.array(values)
+            if kind == "without_model":
+                self.site.without_model.add(int(k))
+            else:
+                kept[kind][int(k)] = np.array(values)
 
 
 def _split(ask: Ask) -> str:
@@ -374,7 +388,3 @@ def _class_weight(ask: Ask) -> Array | None:
     weights = ask.shared.get("class_weight")
     return None if weights is None else np.asarray(weights, np.float32)
 
-
-def _row_weights(class_weight: Array | None, part: Part, k: int) -> Array | None:
-    """Return the weight of each of site k's rows by its class, (n,); None without class weights."""
-    return None if class_weight is None else np.asarray(class_weight[part.y[rows_of(part, k)]], np.float64)
