@@ -41,7 +41,9 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
     assert found is not None
     assert [(s.site, s.harmed) for s in found.sites] == [("b", True), ("a", False), (EVIL, None)]
     assert describe_harm(found) == [
-        "1 of 2 hospitals is clearly worse off: a model of its own rows alone or its most common class would do clearly better.",
+        "1 hospital is clearly worse off: the deployed model is clearly worse than a model of the hospital's own rows alone or its "
+        "most common class at 1 of 2 hospitals (log loss), and its decisions are clearly worse than no model at 0 of 3 (95% "
+        "intervals).",
         "b deploys the common model: accuracy 68% (common model 70%), log loss 0.650 (common model 0.600); always its most "
         "common class: 80%.",
         "1 more has too few test rows of each outcome to tell.",
@@ -54,9 +56,9 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
 def test_without_harm_the_first_sentence_says_so():
     found = read_deployed(told(harmed=[]))
     assert found is not None
-    assert describe_harm(found)[0].startswith("No hospital that can be tested is clearly worse off: 0 of 2 hospitals would do")
+    assert describe_harm(found)[0].startswith("No hospital that can be tested is clearly worse off: ")
     everyone = read_deployed(told(harmed=[], tested=list(PERSONAL["choices"])))
-    assert everyone is not None and describe_harm(everyone)[0].startswith("No hospital is clearly worse off: 0 of 3 hospitals")
+    assert everyone is not None and describe_harm(everyone)[0].startswith("No hospital is clearly worse off: ")
     assert deployed_tile(told(harmed=[])) == [("harmed hospitals", "0 of 2", "deployed log loss 0.420")]
 
 

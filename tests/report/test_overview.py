@@ -55,12 +55,15 @@ def test_overview_and_comparison_of_hospitals_judge_alike():
     assert make_overview(classification()).verdict_title == "Better than no model overall and at every hospital."
 
 
-def test_a_rare_event_is_judged_by_its_ranking():
-    final = {"accuracy": 0.75, "majority": 0.75}
-    assert make_overview(classification(final=final, threshold=0.5)).verdict == BETTER
-    chance = final | {"auroc": 0.51, "auroc_low": 0.45, "auroc_high": 0.57}
-    assert make_overview(classification(final=chance, threshold=0.5)).verdict == UNCLEAR
-    assert make_overview(classification(final=chance | {"accuracy": 0.4}, threshold=0.5)).verdict == WORSE
+def test_a_model_is_better_only_where_its_decisions_are():
+    """A model that flags nobody ranks patients, which the sentence says; its decisions are those of no model."""
+    nobody = {"sensitivity": 0.0, "specificity": 1.0, "accuracy": 0.75, "majority": 0.75}
+    view = make_overview(classification(final=nobody, threshold=0.5))
+    assert view.verdict == UNCLEAR and "it ranks patients better than chance" in view.verdict_title
+    chance = nobody | {"auroc": 0.51, "auroc_low": 0.45, "auroc_high": 0.57}
+    assert "ranks" not in make_overview(classification(final=chance, threshold=0.5)).verdict_title
+    worse = {"sensitivity": 0.1, "specificity": 0.5, "accuracy": 0.4}
+    assert make_overview(classification(final=nobody | worse, threshold=0.5)).verdict == WORSE
 
 
 def test_decisions_at_a_low_threshold_are_judged_by_net_benefit():
@@ -82,11 +85,13 @@ def test_scores_name_their_model_where_hospitals_deploy_others():
     deployed = {"final": common.final | {"auroc": 0.88, "auroc_low": 0.83, "auroc_high": 0.93}, "per_site": common.per_site}
     rest = {"part": "intercept", "rows": "train", "spread": 0.5, "stays": False, "guard": False, "choices": {}}
     personal = {**deployed, **rest, "threshold": 0.2, "below_majority": []}
-    line = make_overview(classification(personal=personal)).basis_line
-    basis, deployed_scores = line.split(": ", 1)
-    assert basis == "Scores are of the common model. With the models that hospitals deploy"
-    assert deployed_scores.startswith("AUROC 0.880 (95% CI 0.830 to 0.930)")
-    assert "at 20%" in line
+    view = make_overview(classification(personal=personal))
+    assert view.headline is not None and view.headline.text == "AUROC 0.880 (95% CI 0.830 to 0.930)"
+    common = make_overview(classification()).headline
+    assert common is not None and view.basis_line == (
+        f"Scores are of the models that hospitals deploy; common model: {common.text}."
+    )
+    assert view.threshold == 0.2
     compared = compare_hospitals(classification(personal=personal))
     assert compared is not None
     assert compared.threshold_text == (

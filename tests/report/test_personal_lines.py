@@ -17,7 +17,7 @@ from grandrounds.cli.command_line import app
 from grandrounds.cli.screen import show_summary
 from grandrounds.core.records import RunSummary
 from grandrounds.metrics.fairness import deployed_scores, majority_lines
-from grandrounds.report.deployed import harm_line, read_deployed
+from grandrounds.report.deployed import describe_harm, read_deployed
 from grandrounds.report.findings import describe_findings
 from grandrounds.runs.run import Run
 from tests.methods.test_guard_runs import make_run, table_of
@@ -34,10 +34,10 @@ def changed(run: Run, **personal: Any) -> RunSummary:
     return RunSummary.from_dict({**values, "personal": {**values["personal"], **personal}})
 
 
-def harm_of(summary: RunSummary) -> str:
+def harm_of(summary: RunSummary) -> list[str]:
     found = read_deployed(summary)
     assert found is not None
-    return harm_line(found)
+    return describe_harm(found)
 
 
 def printed(summary: RunSummary) -> str:
@@ -46,32 +46,37 @@ def printed(summary: RunSummary) -> str:
     return console.export_text()
 
 
-def test_the_screen_names_deployed_models_and_always_the_number_of_harmed_sites(run: Run) -> None:
+def test_the_screen_has_scores_of_the_deployed_models_and_one_sentence_on_harm(run: Run) -> None:
     text = printed(run.summary)
-    assert "harmed sites: 0 of 3" in text and "models that sites deploy" in text
-    about = [line for line in text.splitlines() if line.startswith(("with the deployed", "harmed"))]
-    assert len(about) >= 2 and max(map(len, about)) <= 80
+    deployed, common = run.summary.personal["final"], run.summary.final
+    assert text.count("clearly worse off") == 1 and "models that sites deploy" in text
+    assert f"{deployed['log_loss']:.4f}" in text and f"{common['log_loss']:.4f}" not in text
 
 
 def test_harmed_sites_are_named(run: Run) -> None:
     named = harm_of(changed(run, harmed=["b"]))
-    assert named.startswith("harmed sites: 1 of 3: b (the deployed model is clearly worse than the site's own model or its most")
-    assert harm_of(changed(run, tested=["a"])).endswith("; 2 more have too few test rows of each outcome to tell")
-    assert harm_of(changed(run, harmed=None, tested=[])).startswith("harmed sites: not tested")
-    assert harm_of(changed(run, guard=False)) == ""
-    many = changed(run, harmed=[f"s{i}" for i in range(9)], tested=[f"s{i}" for i in range(9)])
-    assert "9 of 9: s0, s1, s2, s3 and 5 more" in harm_of(many)
+    assert named[0].startswith("1 hospital is clearly worse off: ") and named[1].startswith("b deploys ")
+    assert harm_of(changed(run, tested=["a"]))[-1].startswith("2 more have too few test rows")
+    assert harm_of(changed(run, harmed=None, tested=[]))[0].startswith("Harm to hospitals was not tested")
+
+
+def test_a_hospital_whose_decisions_are_worse_than_no_model_is_harmed(run: Run) -> None:
+    """Nobody is clearly worse off only where no interval against no model excludes zero."""
+    per_site = run.summary.personal["per_site"]
+    treated = {"count": 400.0, "events": 100.0, "sensitivity": 0.2, "specificity": 0.4, "accuracy": 0.35, "majority": 0.75}
+    worse = changed(run, harmed=[], per_site={**per_site, "a": {**per_site["a"], **treated}})
+    assert harm_of(worse)[0].startswith("1 hospital is clearly worse off: ")
+    assert "clearly worse than no model at 1 of 3" in harm_of(worse)[0]
 
 
 def test_under_a_budget_nothing_about_choices_is_printed(run: Run) -> None:
     summary = RunSummary.from_dict({**run.summary.to_dict(), "personal": {"stays": True, "guard": True, "part": "none"}})
-    assert harm_of(summary) == ""
-    assert "harmed" not in printed(summary) and "models that sites deploy" not in printed(summary)
+    assert "worse off" not in printed(summary) and "models that sites deploy" not in printed(summary)
 
 
 def test_the_mean_outcome_has_the_place_of_the_majority_class(run: Run) -> None:
     other = RunSummary.from_dict({**run.summary.to_dict(), "task": "regression"})
-    assert "its mean outcome" in harm_of(other)
+    assert "its mean outcome" in harm_of(other)[0]
 
 
 def test_warnings_about_the_majority_class_are_about_deployed_models(run: Run) -> None:

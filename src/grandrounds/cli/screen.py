@@ -14,11 +14,12 @@ from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
-from grandrounds.methods.personal.parts import describe_base
+from grandrounds.methods.personal.parts import MAJORITY, describe_base
 from grandrounds.metrics.fairness import (
     can_rank,
     decision_key,
     decision_metric,
+    deployed_scores,
     enough_rows,
     group_lines,
     intervals,
@@ -28,7 +29,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
-from grandrounds.report.deployed import Deployed, harm_line, read_deployed
+from grandrounds.report.deployed import Deployed, describe_scored, read_deployed
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.fairness import (
@@ -271,8 +272,10 @@ def _show_table(console: Console, told: TextTable) -> None:
 
 def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> None:
     """Print the scores on the test rows of all sites."""
+    whose = describe_scored(summary)
+    summary = deployed_scores(summary)
     final, gap = summary.final, summary.generalisation_gap
-    table = Table(title=f"{summary.data}: {summary.method} after {rounds_line(summary)}, test rows of all sites")
+    table = Table(title=f"{summary.data}: {summary.method} after {rounds_line(summary)}, test rows of all sites{whose}")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")
@@ -291,7 +294,7 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
         "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
         if final["auroc_low"] is not None
         else "",
-        "log_loss": f"train minus test {number(gap['log_loss'], 3)}",
+        "log_loss": f"train minus test {number(gap['log_loss'], 3)}" if gap else "",
         "calibration_slope": "1 is ideal; below 1: probabilities are too extreme",
         "sensitivity": threshold,
     }
@@ -343,15 +346,12 @@ def _show_separate(console: Console, summary: RunSummary, *, most: int) -> None:
 
 
 def _show_personal(console: Console, summary: RunSummary, *, most: int) -> None:
-    """Print the models that sites deploy beside the common model, and the number of harmed sites."""
+    """Print the models that sites deploy beside the common model, and why sites differ."""
     found = read_deployed(summary)
     if found is None or found.stays:  # the findings say that choices and harm stay at the sites
         return
     if found.sites:
         _show_deployed(console, found, most=most)
-    harm = harm_line(found)
-    if harm:
-        console.print(warn(harm) if found.settings["harmed"] else harm, highlight=False)
     for sentence in overview_sentences(summary)[:1]:
         console.print(f"why sites differ: {sentence}", highlight=False)
 
@@ -366,11 +366,9 @@ def _show_deployed(console: Console, found: Deployed, *, most: int) -> None:
         table.add_column(head, justify="left" if k < 2 else "right")
     for site in found.sites[:most]:
         scores = [number(m.get(decision_key(metric, m)), 3) for m in (site.deployed, site.common)]
-        table.add_row(site.site, site.choice, *scores, *([number(site.deployed.get("majority"), 3)] if is_class else []))
+        deploys = "no model" if site.choice == MAJORITY else site.choice
+        table.add_row(site.site, deploys, *scores, *([number(site.deployed.get("majority"), 3)] if is_class else []))
     console.print(table)
-    deployed, final = found.settings["final"], found.final
-    changes = [f"{metric_label(m)} {number(deployed[m])} ({base} {number(final[m])})" for m in (metric, found.loss)]
-    console.print(f"with the deployed models: {', '.join(changes)}", highlight=False)
 
 
 def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:
@@ -470,6 +468,8 @@ def show_sites(console: Console, summary: RunSummary, *, most: int, verbose: boo
         most: Sites to print at most.
         verbose: Print remarks on single sites as well: below the majority class, columns without values.
     """
+    whose = describe_scored(summary)
+    summary = deployed_scores(summary)
     per_site = summary.per_site
     if summary.task != CLASSIFICATION:
         _show_outcome_sites(console, summary, most=most, verbose=verbose)
@@ -477,7 +477,7 @@ def show_sites(console: Console, summary: RunSummary, *, most: int, verbose: boo
     order = rank_sites(per_site)
     events = any(is_defined(per_site[s].get("events")) for s in order)
     columns = shown_in(Place.SCREEN_SITES)
-    table = Table(title="test rows by site, lowest AUROC first")
+    table = Table(title=f"test rows by site, lowest AUROC first{whose}")
     table.add_column("site")
     for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", *map(metric_label, columns)):
         table.add_column(column, justify="right")
@@ -562,12 +562,14 @@ def _named(names: Sequence[str]) -> str:
 
 def show_groups(console: Console, summary: RunSummary, *, verbose: bool = True) -> None:
     """Print scores by subgroup with intervals, where a column was named, and name groups that are clearly worse."""
-    if not summary.subgroups:
-        return
+    whose = describe_scored(summary)
+    summary = deployed_scores(summary)
     subgroups = summary.subgroups
+    if not subgroups:
+        return
     if summary.task != CLASSIFICATION:
         names = shown_in(Place.SUBGROUPS, summary.task)
-        table = Table(title="test rows by subgroup")
+        table = Table(title=f"test rows by subgroup{whose}")
         table.add_column("subgroup")
         for column in ("rows", *map(metric_label, names)):
             table.add_column(column, justify="right")
@@ -576,7 +578,7 @@ def show_groups(console: Console, summary: RunSummary, *, verbose: bool = True) 
         console.print(table)
         return
     events = any(is_defined(m.get("events")) for m in subgroups.values())
-    table = Table(title="test rows by subgroup, with 95% CI")
+    table = Table(title=f"test rows by subgroup, with 95% CI{whose}")
     table.add_column("subgroup")
     columns = ("AUROC", "sensitivity", "accuracy", "ECE")
     for column in ("rows", *(("events",) if events else ()), *columns):

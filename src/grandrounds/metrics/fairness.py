@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.core.records import RunSummary
 from grandrounds.metrics.scores import HEADLINE, Place, shown_in
 from grandrounds.metrics.statistics import share_interval
 
 Figures = Mapping[str, Any]
+Summary = TypeVar("Summary", bound=Mapping[str, Any])
 
 MIN_ROWS = 20
 """Test rows that a site needs before it is ranked or called the worst."""
@@ -130,20 +132,29 @@ def majority_class(figures: Figures, classes: Sequence[str]) -> str:
     return classes[int(2 * figures["events"] > figures["count"])]
 
 
-def deployed_scores(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+DEPLOYED_SCORES = (
+    "threshold", "final", "per_site", "worst_site", "below_majority", "subgroups", "decision_curve", "reliability",
+    "score_counts",
+)  # fmt: skip
+"""Keys of a summary that `personal` has too, of the models that sites deploy."""
+
+
+def deployed_scores(summary: Summary) -> Summary:
     """Return a summary with the scores of the models that sites deploy in place of those of the common model.
 
     Args:
         summary: The summary of a run.
 
     Returns:
-        `final`, `per_site`, `below_majority` and all other keys; the summary itself where sites deploy the common model, or where
-        these scores stay at the sites.
+        The summary with `DEPLOYED_SCORES` of the deployed models and without scores of training and validation rows, which
+        are of the common model; the summary itself where sites deploy the common model, or where these scores stay at the sites.
     """
     personal = summary.get("personal") or {}
     if "per_site" not in personal:
         return summary
-    return {**summary, **{key: personal[key] for key in ("final", "per_site", "below_majority") if key in personal}}
+    theirs = {key: personal[key] for key in DEPLOYED_SCORES if key in personal}
+    shown: Any = {**summary, **theirs, "training": {}, "validation": {}, "generalisation_gap": {}}
+    return RunSummary.from_dict(shown) if isinstance(summary, RunSummary) else shown
 
 
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:

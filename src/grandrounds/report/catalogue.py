@@ -12,6 +12,7 @@ from typing import Any
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.sets.labels import ColumnLabels
+from grandrounds.metrics.fairness import deployed_scores
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
@@ -151,7 +152,13 @@ def _cohorts(run: RunRecord) -> Figure | None:
 
 
 def _from_summary(key: str, make: Callable[[Any], Figure | None]) -> Draw:
-    return lambda run: make(run.summary[key]) if run.summary is not None and run.summary.get(key) else None
+    """Return a figure of test patients, by the models that hospitals deploy."""
+
+    def draw(run: RunRecord) -> Figure | None:
+        found = None if run.summary is None else deployed_scores(run.summary).get(key)
+        return make(found) if found else None
+
+    return draw
 
 
 def _drift_figure(make: Callable[[Explanations], Figure]) -> Draw:

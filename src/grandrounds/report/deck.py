@@ -86,7 +86,7 @@ class _Deck:
             ("Tested on", view.tested_text or "no test rows"),
             ("Hospitals", view.sites_text),
             *([("Headline", view.headline.text)] if view.headline else []),
-            *([("Deployed models", view.deployed_line)] if view.deployed_line else []),
+            *([("Models", view.basis_line)] if view.basis_line else []),
             *[("At the threshold", s.text) for s in view.scores if s.key in ("sensitivity", "specificity")],
             *([("Decision rule", view.threshold_text)] if view.threshold_text else []),
         ]

@@ -19,9 +19,10 @@ from grandrounds.methods.personal.parts import (
     describe_candidate,
     describe_choice,
 )
-from grandrounds.metrics.fairness import decision_metric, is_defined
+from grandrounds.metrics.fairness import decision_metric, deployed_scores, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS
+from grandrounds.report.hospitals import WORSE, compare_hospitals
 from grandrounds.report.outcome import format_score, task_of_run
 from grandrounds.report.tables import TextTable
 
@@ -46,7 +47,8 @@ class DeployedSite:
         model: Description of the model for readers.
         common: Figures of the common model.
         deployed: Figures of the deployed model.
-        harmed: The deployed model is clearly worse than the hospital alone could do; None where this was not tested.
+        harmed: The deployed model is clearly worse than the hospital alone could do, or its decisions than no model; None
+            where this was not tested.
     """
 
     site: str
@@ -66,6 +68,8 @@ class Deployed:
         settings: `personal` of summary.json.
         final: Figures of the common model over all test rows.
         sites: The hospitals with test rows, harmed ones first, then by the change of their loss, the least gain first.
+        worse: Hospitals where decisions by the deployed model are clearly worse than no model (`report.hospitals`).
+        judged: Number of hospitals whose decisions were compared with no model.
         rows: Rows of each hospital by use: "train", "test".
     """
 
@@ -73,6 +77,8 @@ class Deployed:
     settings: Values
     final: Values
     sites: tuple[DeployedSite, ...] = ()
+    worse: tuple[str, ...] = ()
+    judged: int = 0
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
@@ -107,15 +113,18 @@ def read_deployed(summary: Mapping[str, Any]) -> Deployed | None:
     if personal["stays"] or "per_site" not in personal:
         return found
     choices, harmed, tested = personal.get("choices") or {}, personal.get("harmed") or (), personal.get("tested") or ()
+    compared = compare_hospitals(summary)
+    judged = [] if compared is None else [h for h in compared.tested if h.verdict]
+    worse = tuple(h.name for h in judged if h.verdict == WORSE)
     sites = []
     for site, figures in personal["per_site"].items():
         if figures.get("count") and site in summary["per_site"]:
             choice = str(choices.get(site, COMMON))  # a site that refused keeps the common model
-            known = site in harmed if site in tested else None
+            known = site in harmed or site in worse if site in tested or site in worse else None
             model = describe_choice(choice, found.task)
             sites.append(DeployedSite(site, choice, model, summary["per_site"][site], figures, known))
     sites.sort(key=lambda s: (not s.harmed, _gain(s, found.loss), s.site))
-    return replace(found, sites=tuple(sites))
+    return replace(found, sites=tuple(sites), worse=worse, judged=len(judged))
 
 
 def _gain(site: DeployedSite, loss: str) -> float:
@@ -124,7 +133,7 @@ def _gain(site: DeployedSite, loss: str) -> float:
 
 
 def describe_harm(found: Deployed) -> list[str]:
-    """Describe whether a hospital is worse off than alone, in sentences; a harmed one is named with its figures.
+    """Describe whether a hospital is worse off than alone or without a model, in sentences with the figures of those that are.
 
     Args:
         found: The models that hospitals deploy.
@@ -139,23 +148,28 @@ def describe_harm(found: Deployed) -> list[str]:
         return ["Harm to hospitals was not tested: the run has no guard (personal.guard)."]
     if not tested:
         return [f"Harm to hospitals was not tested: {_describe_untested(found)}."]
-    hospitals = f"of {len(tested)} {_plural(len(tested), 'hospital')}"
     few = [f"{_count_untested(found)}."] if _count_untested(found) else []
+    counts = (
+        f"the deployed model is clearly worse than a model of the hospital's own rows alone or {_constant(found)} at "
+        f"{len(found.settings.get('harmed') or ())} of {len(tested)} {_plural(len(tested), 'hospital')} "
+        f"({metric_label(found.loss)})"
+    )
+    if found.judged:
+        counts += f", and its decisions are clearly worse than no model at {len(found.worse)} of {found.judged} (95% intervals)"
     if not harmed:
         who = "No hospital that can be tested" if few else "No hospital"
-        return [
-            f"{who} is clearly worse off: 0 {hospitals} would do clearly better with a model of its own rows alone or with "
-            f"{_constant(found)}.",
-            *few,
-        ]
-    lines = [
-        f"{len(harmed)} {hospitals} {'is' if len(harmed) == 1 else 'are'} clearly worse off: a model of its own rows alone or "
-        f"{_constant(found)} would do clearly better."
-    ]
+        return [f"{who} is clearly worse off: {counts}.", *few]
+    verb = "hospital is" if len(harmed) == 1 else "hospitals are"
+    lines = [f"{len(harmed)} {verb} clearly worse off: {counts}."]
     lines += [_describe_harmed(found, site) for site in harmed[:_NAMED]]
     if len(harmed) > _NAMED:
         lines.append(f"{len(harmed) - _NAMED} more are in the table.")
     return [*lines, *few]
+
+
+def describe_scored(summary: Mapping[str, Any]) -> str:
+    """Name the models of a run's scores, for a title: ", models that hospitals deploy", or "" for the common model."""
+    return "" if deployed_scores(summary) is summary else ", models that hospitals deploy"
 
 
 def _describe_untested(found: Deployed) -> str:
@@ -178,21 +192,6 @@ def _describe_harmed(found: Deployed, site: DeployedSite) -> str:
     constant = f"; always its most common class: {_percent(site.deployed.get('majority'))}"
     majority = constant if found.task == CLASSIFICATION else ""
     return f"{site.site} deploys {site.model}: {_changes(found, site.deployed, site.common)}{majority}."
-
-
-def harm_line(found: Deployed) -> str:
-    """Return the number of harmed hospitals in one line that names them; empty without the guard, or where answers stay there."""
-    if not found.settings["guard"] or found.stays:
-        return ""
-    harmed, tested = found.settings["harmed"], found.settings["tested"]
-    if not tested:
-        return "harmed sites: not tested, because no site that trains has test rows of every outcome, or all refused"
-    than = f"than the site's own model or {_constant(found)}"
-    few = f"; {_count_untested(found)}" if _count_untested(found) else ""
-    if not harmed:
-        return f"harmed sites: 0 of {len(tested)} (no deployed model is clearly worse {than}){few}"
-    named = ", ".join(harmed[:_NAMED]) + (f" and {len(harmed) - _NAMED} more" if len(harmed) > _NAMED else "")
-    return f"harmed sites: {len(harmed)} of {len(tested)}: {named} (the deployed model is clearly worse {than}){few}"
 
 
 def describe_deployed(found: Deployed) -> list[str]:
@@ -242,7 +241,8 @@ def describe_rule(found: Deployed) -> list[str]:
     if found.settings["guard"] and not found.stays:
         lines.append(
             "A hospital is harmed if on its test patients the deployed model is clearly worse than a model of its own rows alone "
-            f"or than {_constant(found)} (paired bootstrap of patients; Holm's rule over hospitals at {LEVEL:.0%})."
+            f"or than {_constant(found)} (paired bootstrap of patients; Holm's rule over hospitals at {LEVEL:.0%}), or if "
+            "decisions at the threshold are clearly worse than no model (95% interval)."
         )
     left = (
         "a yes from each that it fitted one"
@@ -297,7 +297,7 @@ def deployed_tile(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if found is None or not found.settings.get("tested"):
         return []
     total, word = found.settings["final"], metric_label(found.loss)
-    harmed = f"{len(found.settings['harmed'])} of {len(found.settings['tested'])}"
+    harmed = f"{sum(bool(s.harmed) for s in found.sites)} of {sum(s.harmed is not None for s in found.sites)}"
     return [("harmed hospitals", harmed, f"deployed {word} {_score(found.loss, total)}")]
 
 

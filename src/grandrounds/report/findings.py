@@ -89,6 +89,8 @@ def make_findings(summary: Figures) -> Findings:
     AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
     sites is low by chance alone.
 
+    Where hospitals deploy models of their own, every sentence is of these models (`deployed_scores`).
+
     Args:
         summary: The summary of a finished run (`Run.summary`, or the object in summary.json). Keys that an older version
             did not write may be missing.
@@ -102,15 +104,16 @@ def make_findings(summary: Figures) -> Findings:
             effects, features=tuple(_shapes(summary)) if summary.get("shapes") or summary.get("card") else ()
         )
     shared = {"harm": tuple(harm_findings(summary)), "gaps": tuple(_gaps(summary)), "features": tuple(_shapes(summary))}
+    deployed = deployed_scores(summary)
     if not is_classification(summary):
-        return Findings(effects, overall=tuple(outcome_findings(summary)), **shared)
+        return Findings(effects, overall=tuple(outcome_findings(deployed)), **shared)
     return Findings(
         effects,
-        event=tuple(_event(summary)),
-        overall=tuple(_overall(summary)),
-        sites=tuple(_compare_sites(summary)),
+        event=tuple(_event(deployed)),
+        overall=tuple(_overall(deployed)),
+        sites=tuple(_compare_sites(deployed)),
         majority=tuple(_against_majority(summary)),
-        subgroups=tuple(_subgroups(summary)),
+        subgroups=tuple(_subgroups(deployed)),
         **shared,
     )
 
@@ -165,7 +168,7 @@ def _event(summary: Figures) -> Iterator[str]:
 
 
 def compare_overall(summary: Figures) -> tuple[float, float] | None:
-    """Compute the interval of the model's gain over no model on all test rows; None where it is not known.
+    """Compute the interval of the gain over no model on all test rows, of the models of `summary`; None where not known.
 
     The gain is that of accuracy over the majority class, or of net benefit where the threshold is not 0.5.
     """

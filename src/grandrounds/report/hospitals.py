@@ -156,20 +156,6 @@ class HospitalComparison:
         return f"Decisions are taken at {name}: a risk of {percent(self.threshold)} or more is called positive{other}."
 
     @property
-    def deployed_line(self) -> str:
-        """State the figures of all test patients with the models that hospitals deploy; "" where they deploy the common model."""
-        if not self.deployed or self.overall.score is None:
-            return ""
-        decisions = self.overall.decisions
-        shares = (
-            {} if decisions is None else {"sensitivity": decisions.sensitivity, "specificity": decisions.specificity}
-        )
-        at = "" if self.threshold is None else f" at {percent(self.threshold)}"
-        facts = [_state(self.label, self.overall.score)]
-        facts += [f"{name} {found.value:.3f}{at}" for name, found in shares.items() if found is not None]
-        return f"With the models that hospitals deploy: {', '.join(facts)}. Hospitals and thresholds show these."
-
-    @property
     def reading(self) -> str:
         """Explain how to read gains at the run's threshold."""
         if self.threshold is None or self.overall.decisions is None:

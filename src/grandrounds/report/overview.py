@@ -16,15 +16,12 @@ from grandrounds.core.records import RunSummary
 from grandrounds.core.sources import AT_SITES
 from grandrounds.data.event import Event
 from grandrounds.data.sets.labels import ColumnLabels
-from grandrounds.metrics.fairness import decision_key, intervals, is_defined
+from grandrounds.methods.personal.parts import describe_base
+from grandrounds.metrics.fairness import decision_key, deployed_scores, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.document import has_test_rows, model_line, rounds_line, sites_line
-from grandrounds.report.findings import (
-    Findings,
-    compare_overall,
-    make_findings,
-)
+from grandrounds.report.findings import Findings, make_findings
 from grandrounds.report.hospitals import BY_BENEFIT, HospitalComparison, compare_hospitals
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, percent, task_of_run
 
@@ -145,8 +142,8 @@ class Overview:
         worse_sites: Hospitals where decisions are clearly worse than without a model (`report.hospitals`), the worst first.
         unclear_sites: Hospitals where the 95% interval includes no difference, or with too few test rows to judge.
         tested_sites: Hospitals with test rows.
-        headline: The score that ranks runs of this task, of the common model; None without test rows.
-        deployed_line: Figures of the models that hospitals deploy; "" where they deploy the common model.
+        headline: The score that ranks runs of this task, of the models that hospitals deploy; None without test rows.
+        basis_line: The models that the scores are of, with the headline of the common one; "" where hospitals deploy that.
         scores: Further scores: sensitivity, specificity, PPV and accuracy at the threshold, calibration slope.
         threshold: Risk from which on a patient is flagged; None for other tasks.
         threshold_text: The rule of decisions in one sentence; "" for other tasks.
@@ -184,7 +181,7 @@ class Overview:
     unclear_sites: tuple[str, ...] = ()
     tested_sites: tuple[str, ...] = ()
     headline: Score | None = None
-    deployed_line: str = ""
+    basis_line: str = ""
     scores: tuple[Score, ...] = ()
     threshold: float | None = None
     threshold_text: str = ""
@@ -218,11 +215,6 @@ class Overview:
         if self.verdict == BETTER:
             return FAIR if self.unclear_sites else GOOD
         return BAD if self.verdict in (MIXED, WORSE) else FAIR
-
-    @property
-    def basis_line(self) -> str:
-        """The model that the scores are of, where hospitals deploy others, with the figures of those; else ""."""
-        return f"Scores are of the common model. {self.deployed_line}" if self.deployed_line else ""
 
     @property
     def privacy_title(self) -> str:
@@ -320,7 +312,7 @@ def make_overview(
         of=summary.rounds,
         findings=findings,
         train_rows=sum(r.get("train", 0) for r in summary.rows.values()),
-        **_tested(summary, findings),
+        **_tested(summary, deployed_scores(summary), findings),
         **stated,
     )
 
@@ -351,30 +343,38 @@ def _prediction(summary: RunSummary) -> str:
     return PREDICTIONS[task_of_run(summary)]
 
 
-def _tested(summary: RunSummary, findings: Findings) -> dict[str, Any]:
-    """Collect verdict, scores and counts of test rows."""
-    if not has_test_rows(summary):
+def _tested(common: RunSummary, deployed: RunSummary, findings: Findings) -> dict[str, Any]:
+    """Collect verdict, scores and counts of test rows, of the models that hospitals deploy."""
+    if not has_test_rows(common):
         no_model = "This run describes patients; it has no model."
-        return {"verdict_title": "Not tested: no row was set aside for a test." if summary.parameters else no_model}
-    compared = compare_hospitals(summary) if is_classification(summary) else None
+        return {"verdict_title": "Not tested: no row was set aside for a test." if common.parameters else no_model}
+    compared = compare_hospitals(common) if is_classification(common) else None
     worse, unclear = _judge_hospitals(compared)
-    verdict, title = _judge(summary, worse, unclear)
-    events = summary.final.get("events")
+    verdict, title = _judge(deployed, compared, worse, unclear)
+    events = deployed.final.get("events")
     return {
         "verdict": verdict,
         "verdict_title": title,
         "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority),
         "worse_sites": worse,
         "unclear_sites": unclear,
-        "tested_sites": tuple(s for s, m in summary.per_site.items() if (_number(m.get("count")) or 0) > 0),
-        "headline": _headline(summary),
-        "deployed_line": "" if compared is None else compared.deployed_line,
-        "scores": tuple(_scores(summary)),
-        "threshold": summary.threshold if is_classification(summary) and summary.event else None,
-        "threshold_text": describe_threshold(summary),
-        "test_rows": round(summary.final["count"] or 0),
+        "tested_sites": tuple(s for s, m in deployed.per_site.items() if (_number(m.get("count")) or 0) > 0),
+        "headline": _headline(deployed),
+        "basis_line": _basis(common, deployed),
+        "scores": tuple(_scores(deployed)),
+        "threshold": deployed.threshold if is_classification(deployed) and deployed.event else None,
+        "threshold_text": describe_threshold(deployed),
+        "test_rows": round(deployed.final["count"] or 0),
         "events": round(events) if events is not None and is_defined(events) else None,
     }
+
+
+def _basis(common: RunSummary, deployed: RunSummary) -> str:
+    """Name the models that the scores are of, with a score of the common one; "" where hospitals deploy that."""
+    headline = _headline(common)
+    if deployed is common or headline is None:
+        return ""
+    return f"Scores are of the models that hospitals deploy; {describe_base(str(common.personal['part']))}: {headline.text}."
 
 
 def describe_threshold(summary: RunSummary) -> str:
@@ -396,15 +396,19 @@ def _judge_hospitals(compared: HospitalComparison | None) -> tuple[tuple[str, ..
     return tuple(n for n, v in found if v == WORSE), tuple(n for n, v in found if v == UNCLEAR)
 
 
-def _judge(summary: RunSummary, worse_sites: Sequence[str], unclear_sites: Sequence[str]) -> tuple[str, str]:
-    """Judge whether the model is better than no model: overall, and at each hospital."""
-    useful, worse = _is_useful(summary)
+def _judge(
+    summary: RunSummary, compared: HospitalComparison | None, worse_sites: Sequence[str], unclear_sites: Sequence[str]
+) -> tuple[str, str]:
+    """Judge whether the model is better than no model: on all test rows together, and at each hospital."""
+    overall = _compare_headline(summary) if compared is None else compared.overall.verdict
     where = _listed(worse_sites)
-    if worse:
+    if overall == WORSE:
         return WORSE, "Worse than no model on all test rows together."
-    if not useful:
-        sentence = "Not clearly better than no model on all test rows together"
-        return UNCLEAR, f"{sentence}; clearly worse at {where}." if where else f"{sentence}."
+    if overall != BETTER:
+        low = _number(summary.final.get("auroc_low"))
+        ranks = "; it ranks patients better than chance" if low is not None and low > 0.5 else ""
+        at = f"; clearly worse at {where}" if where else ""
+        return UNCLEAR, f"Not clearly better than no model on all test rows together{at}{ranks}."
     if where:
         return MIXED, f"Better than no model overall, but clearly worse at {where}."
     if unclear_sites:
@@ -413,29 +417,16 @@ def _judge(summary: RunSummary, worse_sites: Sequence[str], unclear_sites: Seque
     return BETTER, f"Better than no model overall{rest}."
 
 
-def _is_useful(summary: RunSummary) -> tuple[bool, bool]:
-    """Tell whether the model is clearly better than no model, and whether it is clearly worse.
-
-    With classes: its decisions are better than no model (`compare_overall`), or it ranks patients better than chance (95%
-    intervals).
-    A model of a rare event is rarely more accurate than "no" for everyone, so that its ranking decides. Other tasks: the
-    headline metric and its interval against that of a constant prediction.
-    """
-    final = summary.final
-    if not is_classification(summary):
-        metric, task = HEADLINE[task_of_run(summary)], task_of_run(summary)
-        chance = 0.5 if task == SURVIVAL else 0.0
-        low, high = (_number(final.get(f"{metric}_{end}")) for end in ("low", "high"))
-        value = _number(final.get(metric))
-        if value is None:
-            return False, False
-        return (value if low is None else low) > chance, (value if high is None else high) < chance
-    ends = compare_overall(summary)
-    low, high = _number(final.get("auroc_low")), _number(final.get("auroc_high"))
-    ranks = low is not None and low > 0.5
-    better = ends is not None and ends[0] > 0
-    worse = (ends is not None and ends[1] < 0 and not ranks) or (high is not None and high < 0.5)
-    return better or ranks, worse
+def _compare_headline(summary: RunSummary) -> str:
+    """Compare the headline metric of a task without classes, by its interval, with that of a constant prediction."""
+    final, task = summary.final, task_of_run(summary)
+    metric, chance = HEADLINE[task], 0.5 if task == SURVIVAL else 0.0
+    value, low, high = (_number(final.get(key)) for key in (metric, f"{metric}_low", f"{metric}_high"))
+    if value is None:
+        return UNCLEAR
+    if (value if low is None else low) > chance:
+        return BETTER
+    return WORSE if (value if high is None else high) < chance else UNCLEAR
 
 
 def _headline(summary: RunSummary) -> Score | None:

@@ -10,7 +10,9 @@ from typing import Any
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event, event_line
 from grandrounds.data.sets.labels import ColumnLabels
+from grandrounds.metrics.fairness import deployed_scores
 from grandrounds.report.card import BoardFile, calibration_line, card_part, record_lines, sign_off_part
+from grandrounds.report.deployed import describe_scored
 from grandrounds.report.document import Charts, about_line, document, has_test_rows, machine_line
 from grandrounds.report.explanations import Explanations, name_features
 from grandrounds.report.figure import packed_script
@@ -176,8 +178,8 @@ def _hospitals(summary: RunSummary, charts: Charts) -> list[str]:
     """Write the sites with test rows, the models that hospitals deploy, and why hospitals differ."""
     out = []
     if has_test_rows(summary) and is_classification(summary):
-        common = " with the common model" if summary.personal else ""
-        out = [f"<h2>Sites{common}, lowest AUROC first</h2>", site_table(summary), _trained_only(summary)]
+        table = site_table(deployed_scores(summary))
+        out = [f"<h2>Sites, lowest AUROC first{describe_scored(summary)}</h2>", table, _trained_only(summary)]
     compared = hospitals_section(summary, charts)
     return [*compared, *deployed_section(summary, charts), *out, *differences_section(summary, charts)]
 
@@ -191,7 +193,7 @@ def _trained_only(summary: RunSummary) -> str:
 
 def _subgroups(summary: RunSummary, charts: Charts) -> list[str]:
     """Write scores by subgroup, and gaps between groups of patients."""
-    groups = fairness_section(summary, charts)
+    groups, summary = fairness_section(summary, charts), deployed_scores(summary)
     if has_test_rows(summary) and is_classification(summary) and summary.subgroups:
         return [subgroup_table(summary), *groups]
     return groups
@@ -206,19 +208,20 @@ def _performance_title(summary: RunSummary) -> str:
 
 
 def _performance(summary: RunSummary, charts: Charts) -> list[str]:
-    """Write scores and calibration over all test rows."""
+    """Write scores and calibration over all test rows, of the models that hospitals deploy."""
+    whose, tested = describe_scored(summary), deployed_scores(summary)
     if not has_test_rows(summary):
         if not summary.parameters:
             return []
         return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
     if not is_classification(summary):
-        return [score_tiles(summary), *outcome_section(summary)]
+        return [score_tiles(summary), *outcome_section(tested)]
     return [
         score_tiles(summary),
-        f"<p>{calibration_line(summary.final)}</p>",
-        calibration_figures(summary, charts),
-        "<h2>Performance on test patients of all sites</h2>",
-        metrics_table(summary),
+        f"<p>{calibration_line(tested.final)}</p>",
+        calibration_figures(tested, charts),
+        f"<h2>Performance on test patients of all sites{whose}</h2>",
+        metrics_table(tested),
     ]
 
 

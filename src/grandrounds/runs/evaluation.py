@@ -96,35 +96,28 @@ def round_scores(scored: EvaluationResult, more: Metrics, task: str = CLASSIFICA
 
 def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
     """Compute all scores of the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
-    totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
-    final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
-    per_site, task = site_figures(scored), task_of(encoding)
-    if task != CLASSIFICATION:
-        return {
-            "threshold": None,
-            "final": final["test"],
-            "validation": final["val"],
-            "training": final["train"],
-            "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP, task)},
-            "per_site": per_site,
-            "worst_site": worst_site(per_site, task),
-            "below_majority": [],
-            "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
-            "decision_curve": {},
-            "reliability": {},
-        }
+    task = task_of(encoding)
+    train, validation = (
+        figures(scored.totals[part].sum(axis=0), threshold=threshold, more=more) for part in ("train", "val")
+    )
+    tested = test_scores(scored, encoding, threshold=threshold, more=more)
+    gap = {m: train[m] - tested["final"][m] for m in shown_in(Place.GAP, task)}
+    return {**tested, "validation": validation, "training": train, "generalisation_gap": gap}
+
+
+def test_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
+    """Compute all scores of test rows, of the final model or of those that sites deploy, as the summary has them of both."""
+    task, total, per_site = task_of(encoding), scored.totals["test"].sum(axis=0), site_figures(scored)
+    is_class = task == CLASSIFICATION
     return {
-        "threshold": threshold,
-        "final": final["test"],
-        "validation": final["val"],
-        "training": final["train"],
-        "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP)},
+        "threshold": threshold if is_class else None,
+        "final": figures(total, threshold=threshold, more=more),
         "per_site": per_site,
-        "worst_site": worst_site(per_site),
+        "worst_site": worst_site(per_site, task),
         "below_majority": sites_below_majority(per_site, encoding),
         "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
-        "decision_curve": _decision(totals["test"], encoding),
-        "reliability": _reliability(totals["test"]),
+        "decision_curve": _decision(total, encoding) if is_class else {},
+        "reliability": _reliability(total) if is_class else {},
     }
 
 

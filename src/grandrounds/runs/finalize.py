@@ -522,17 +522,15 @@ class Finalizer:
         scored = self._judged(
             unweighted, grouped or ("test",), threshold, personal=True, by_column=grouped, by_site=not self._hides_sites()
         )
-        total = scored.totals["test"].sum(axis=0)
         evaluated = {
             **facts,
             "choices": dict(result.choices),
             "harmed": None if result.harmed is None else list(result.harmed),
             "tested": list(result.tested),
             **different,
-            "threshold": threshold,
-            "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
-            "per_site": evaluation.site_figures(scored),
-            "below_majority": evaluation.sites_below_majority(evaluation.site_figures(scored), self.context.encoding),
+            **evaluation.test_scores(
+                scored, self.context.encoding, threshold=threshold, more=self.context.setup.metrics
+            ),
             **self._count_scores(scored, threshold),
         }
         return evaluated, scored.by_column

@@ -17,7 +17,7 @@ from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
 from grandrounds.console.run_index import FINISHED, RUNNING, UNREADABLE, RunEntry, RunIndex, is_plain
 from grandrounds.console.views.runs import SHOWN, RunLine, data_name, run_line
 from grandrounds.core.ending import FAILED, INTERRUPTED, STOPPED
-from grandrounds.metrics.fairness import decision_metric
+from grandrounds.metrics.fairness import decision_metric, deployed_scores
 
 PAGE_SIZE = 50
 PLAN, SUMMARY = "checkpoint/plan.json", "summary.json"
@@ -257,7 +257,7 @@ def _read_values(entry: RunEntry) -> dict[str, float | None]:
         return {}
     try:
         summary = json.loads(path.read_bytes())
-        values = {name: decision_metric(name, summary["final"]) for name in SHOWN}
+        values = {name: decision_metric(name, deployed_scores(summary)["final"]) for name in SHOWN}
         cost = summary.get("cost") or {}
         values |= {"sites": summary["sites"]["all"], "epsilon": summary["privacy"].get("epsilon")}
         values["megabytes"] = (cost.get("bytes_down", 0) + cost.get("bytes_up", 0)) / 1e6

@@ -18,6 +18,7 @@ from grandrounds.metrics.fairness import (
     clearly_worse,
     decision_key,
     decision_metric,
+    deployed_scores,
     intervals,
     rank_sites,
     site_flags,
@@ -114,7 +115,7 @@ class RunHead(BaseModel):
     drift: dict[str, float | None]
     task: str = CLASSIFICATION
     tiles: list[tuple[str, str, str]] = []  # scores of other tasks, harmed hospitals: name, value, note
-    is_personal: bool = False  # hospitals deploy personal models; scores are those of the common one
+    is_personal: bool = False  # hospitals deploy personal models, of which all scores are
     has_shapes: bool = False
     has_card: bool = False
     withdrawn: str = ""  # the withdrawal of a site, after which the model is not valid
@@ -157,21 +158,21 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
     if run.rounds and summary is None:
         about = f"{about}, {len(run.site_names)} sites contacted so far"
     if summary is not None:
-        worst, cost = worst_site(summary.per_site), summary.cost
-        other = not is_classification(summary)
+        deployed, cost = deployed_scores(summary), summary.cost
+        worst, other = worst_site(deployed.per_site), not is_classification(summary)
         scores = {
             "task": task_of_run(summary),
-            "tiles": [*(outcome_tiles(summary) if other and has_test_rows(summary) else []), *deployed_tile(summary)],
+            "tiles": [*(outcome_tiles(deployed) if other and has_test_rows(summary) else []), *deployed_tile(summary)],
             "is_personal": bool(summary.personal),
-            "final": dict(summary.final),
-            "accuracy": decision_metric("accuracy", summary.final),
-            "accuracy_name": accuracy_name(summary),
-            "threshold": summary.threshold,
+            "final": dict(deployed.final),
+            "accuracy": decision_metric("accuracy", deployed.final),
+            "accuracy_name": accuracy_name(deployed),
+            "threshold": deployed.threshold,
             "worst_site": worst.get("site"),
             "worst_accuracy": decision_metric("accuracy", worst),
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
-            "served_badly": [] if other or not has_test_rows(summary) else fairness_lines(summary),
+            "served_badly": [] if other or not has_test_rows(summary) else fairness_lines(deployed),
             "findings": describe_findings(summary),
             "drift": {
                 kind: summary.explanation[kind]["drift"]
@@ -237,7 +238,7 @@ def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    task = task_of_run(summary)
+    summary, task = deployed_scores(summary), task_of_run(summary)
     metrics = (*shown_in(Place.CONSOLE_SITES, task), *shown_in(Place.REPORT_SITES, task))
     return [
         SiteLine(
@@ -258,7 +259,7 @@ def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    task = task_of_run(summary)
+    summary, task = deployed_scores(summary), task_of_run(summary)
     metrics = (*shown_in(Place.CONSOLE_SUBGROUPS, task), *shown_in(Place.SUBGROUPS, task))
     return [
         GroupLine(

@@ -24,7 +24,7 @@ from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods import METHODS, is_exact
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.fairness import decision_metric, worst_site
+from grandrounds.metrics.fairness import decision_metric, deployed_scores, worst_site
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.outcome import format_score, is_classification, task_of_run
@@ -100,13 +100,14 @@ def _line(entry: RunEntry) -> RunLine:
         facts = Checkpoint(entry.folder / "checkpoint").read_facts()
         return RunLine(**line, rounds=0 if facts is None else int(facts["round"]))
     summary = run.summary
-    worst, spent = worst_site(summary["per_site"]), summary["privacy"].get("epsilon")
+    deployed, spent = deployed_scores(summary), summary["privacy"].get("epsilon")
+    worst = worst_site(deployed["per_site"])
     return RunLine(
         **{**line, "data": str(summary["data"]), **({"of": int(summary["rounds"])} if line["is_exact"] else {})},
         sites=int(summary["sites"]["all"]),
         rounds=int(summary["rounds"]),
-        metrics={name: decision_metric(name, summary["final"]) for name in SHOWN},
-        headline=_headline(summary),
+        metrics={name: decision_metric(name, deployed["final"]) for name in SHOWN},
+        headline=_headline(deployed),
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
         **_cost(summary),

@@ -28,7 +28,6 @@ from grandrounds.methods.personal.parts import (
     MAJORITY,
     OWN,
     RECALIBRATION,
-    Line,
     describe_choice,
     fit_line,
     fit_linear,

@@ -10,6 +10,7 @@ from grandrounds.metrics.fairness import (
     clearly_worse,
     decision_key,
     decision_metric,
+    deployed_scores,
     group_lines,
     intervals,
     is_defined,
@@ -31,7 +32,9 @@ from grandrounds.report.style import words
 
 
 def score_tiles(summary: RunSummary) -> str:
-    """Write the main scores as tiles."""
+    """Write the main scores as tiles, of the models that hospitals deploy."""
+    harm = deployed_tile(summary)
+    summary = deployed_scores(summary)
     if is_classification(summary):
         tiles = _class_tiles(summary)
     else:
@@ -43,7 +46,7 @@ def score_tiles(summary: RunSummary) -> str:
                 "scale 0 to 2" if explanation["sampling"] is None else f"by chance {number(explanation['sampling'], 3)}"
             )
             tiles.append((name, number(explanation["drift"], 3), by_chance))
-    tiles += [(escape(n), escape(v), escape(note)) for n, v, note in deployed_tile(summary)]
+    tiles += [(escape(n), escape(v), escape(note)) for n, v, note in harm]
     inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
     return f"<div class='tiles'>{inner}</div>"
 
@@ -77,7 +80,8 @@ def _interval(final: Scores) -> str:
 
 def metrics_table(summary: RunSummary) -> str:
     """Tabulate every metric on test and training rows, with its meaning; errors by binning are noted beside the scores."""
-    final, train = summary.final, summary.training
+    final = summary.final
+    parts = (final, summary.training) if summary.training else (final,)
     custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
     same = {
         f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]
@@ -85,13 +89,13 @@ def metrics_table(summary: RunSummary) -> str:
     rows = [
         [
             td(escape(words(name))),
-            *[td(number(part.get(name), BY_NAME[name].digits if name in BY_NAME else 4)) for part in (final, train)],
+            *[td(number(part.get(name), BY_NAME[name].digits if name in BY_NAME else 4)) for part in parts],
             f"<td class='text'>{text}</td>",
         ]
         for name, text in (DESCRIPTIONS | custom).items()
         if final.get(name) is not None and name != "count" and name not in same and not name.endswith("_resolution")
     ]
-    return table(["metric", "test", "train", ""], rows)
+    return table(["metric", *("test", "train")[: len(parts)], ""], rows)
 
 
 def calibration_figures(summary: RunSummary, charts: Charts) -> str:
