@@ -116,10 +116,29 @@ def copied(hospital, tmp_path) -> tuple[RunIndex, SiteCases]:
     return run_index, SiteCases(run_index, "b")
 
 
-def test_without_a_register_the_page_says_that_no_model_is_approved(copied):
-    model = choose_model(*copied)
-    assert (model.run, model.is_in_use) == ("icu", False)
-    assert model.sentence.startswith("No model is approved for use at b.")
+def test_without_a_model_in_use_there_is_no_worklist_and_the_page_lists_runs_to_evaluate(copied):
+    assert choose_model(*copied).run == ""
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(copied[0], users, cases=copied[1])), tokens).client("clinician")
+    page = client.get("/case").text
+    assert "No model is in use at b" in page and '<a href="/case?run=icu">' in page and 'id="patients"' not in page
+
+
+def test_a_model_in_use_that_was_never_tested_has_no_worklist(hospital, copied, monkeypatch):
+    run_index, cases = copied
+    gr.glm(hospital[0].root.parent / "patients.csv", label="died", features=["age"], site="hospital", out=run_index.root / "fit")
+    used_by_b(run_index, monkeypatch, "fit")
+    model = choose_model(run_index, cases)
+    assert model.run == "" and "fit" in model.sentence
+
+
+def test_only_rows_that_the_model_did_not_know_have_a_verdict(signed):
+    client = signed.client("clinician")
+    for part, judged in (("train", False), ("val", False), ("test", True)):
+        page = client.get("/api/case/patients", params={"run": "icu", "part": part}).json()
+        assert page["patients"] and bool(page["verdicts"]) == judged, part
+        one = client.get("/api/case", params={"run": "icu", "case": page["patients"][0]["case"]}).json()
+        assert (one["record"]["verdict"] is not None) == judged, part
 
 
 def test_a_run_whose_ledger_was_changed_shows_no_patient_anywhere(copied):
@@ -132,7 +151,7 @@ def test_a_run_whose_ledger_was_changed_shows_no_patient_anywhere(copied):
     for path in ("/case", "/api/case", "/api/case/others", "/api/case/patients"):
         answer = client.get(path, params={"run": "icu", "case": number})
         assert answer.status_code == 422 and "lactate" not in answer.text and "Jane" not in answer.text, path
-    assert "no run can be shown" in plain(client.get("/case").text)
+    assert "No model is in use at b" in plain(client.get("/case").text)
 
 
 def test_no_patient_value_is_in_an_address_and_the_first_screen_has_the_essential(chromium, hospital):
@@ -148,7 +167,7 @@ def test_no_patient_value_is_in_an_address_and_the_first_screen_has_the_essentia
         page.on("request", lambda request: asked.append(request.url))
         window = Window(page, console.url)
         window.sign_in(tokens["clinician"])
-        window.go("/case")
+        window.go("/case?run=icu")
         page.fill("#find", "Jane Doe 00")
         window.until("document.querySelectorAll('#patients tbody tr').length > 0")
         window.go(f"/case?run=icu&case={number}")
@@ -168,17 +187,22 @@ def test_no_patient_value_is_in_an_address_and_the_first_screen_has_the_essentia
         context.close()
 
 
-def test_the_register_decides_the_model_and_its_withdrawal_empties_the_list(copied, monkeypatch):
+def used_by_b(run_index: RunIndex, monkeypatch: pytest.MonkeyPatch, run: str = "icu") -> Register:
+    """Make a register in which the model of a run is in use at hospital b."""
     monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
-    run_index, cases = copied
     register = Register.create(run_index.root, roles=ROLES)
     for name, role in zip(("ada", "bob"), ROLES, strict=True):
         register.add_signatory(name, role=role, passphrase=WORDS[name])
-    approved(register, "icu")
-    assert not choose_model(run_index, cases).is_in_use
-    sign(register, "use", "icu", "ada", hospitals=["b"])
+    approved(register, run)
+    sign(register, "use", run, "ada", hospitals=["b"])
+    return register
+
+
+def test_the_register_decides_the_model_and_its_withdrawal_empties_the_list(copied, monkeypatch):
+    run_index, cases = copied
+    register = used_by_b(run_index, monkeypatch)
     model = choose_model(run_index, cases)
-    assert (model.run, model.is_in_use) == ("icu", True) and model.sentence.startswith("In use at b")
+    assert model.run == "icu" and model.sentence.startswith("In use at b")
     sign(register, "withdraw-model", "icu", "bob", note="Alarm of ward 3")
     assert choose_model(run_index, cases).run == ""
     users, tokens = known_users()

@@ -178,13 +178,30 @@ def test_false_alarms_of_harm_are_at_most_five_in_a_hundred(n: int) -> None:
     assert alarms <= 10
 
 
-def test_false_alarms_of_strongly_skewed_differences_are_at_most_nine_in_a_hundred() -> None:
-    """Rare patients for whom the deployed model is far better: 18 of 200 hospitals without harm, where 10 are allowed."""
+def test_false_alarms_of_strongly_skewed_differences_are_at_most_six_in_a_hundred() -> None:
+    """Rare patients for whom the deployed model is far better: 12 of 200 hospitals without harm."""
     rng, alarms = np.random.default_rng(1), 0
     for site in range(200):
         differences = [1 - rng.exponential(size=25) for _ in range(2)]
         alarms += guard.harm_p_value(differences, np.arange(25), seed=site, site="x") <= 0.05
-    assert alarms <= 18
+    assert alarms <= 12
+
+
+def test_identical_hospitals_of_24_test_patients_are_called_harmed_in_at_most_five_of_a_hundred_runs() -> None:
+    """200 runs of five hospitals with Holm's first step: a noisy own model beside a common one that is better and less sure of
+    itself. Rare patients at whom the own model fails are often not among 24."""
+    alarms, n, gain = 0, 24, 0.0
+    for run in range(200):
+        rng = np.random.default_rng(run)
+        p_values = []
+        for site in range(5):
+            score = rng.normal(0, 2, n)
+            y = rng.random(n) < 1 / (1 + np.exp(-score))
+            own, deployed = (np.logaddexp(0, s) - y * s for s in (score + rng.normal(0, 1, n), 0.6 * score))
+            gain += float((own - deployed).mean())
+            p_values.append(guard.harm_p_value([deployed - own, deployed - np.log(2)], np.arange(n), seed=run, site=f"s{site}"))
+        alarms += min(p_values) <= guard.LEVEL / 5
+    assert gain > 0 and alarms <= 10
 
 
 def test_few_patients_raise_fewer_false_alarms_than_a_bootstrap_of_means() -> None:

@@ -237,3 +237,8 @@ class RunSummary(Record):
     maps: Part = field(default_factory=dict)
     withdrawal: Part = field(default_factory=dict)
     environment: Part = field(default_factory=dict)
+
+    @property
+    def is_tested(self) -> bool:
+        """True where the final model was scored on test rows, which a fit of a statistic has not."""
+        return bool(self.final.get("count"))

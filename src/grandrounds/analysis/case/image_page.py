@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.analysis.case.case_page import PARTS, notes_html, tiles_html
 from grandrounds.analysis.case.image import MAPS, NAMES, ImageExplanation, SiteImageExplanation
+from grandrounds.analysis.case.rows import is_unseen
 from grandrounds.core.arrays import Array
 from grandrounds.data.images import pillow
 from grandrounds.report.document import document, number, table, td
@@ -158,14 +159,18 @@ def site_images_title(site: SiteImageExplanation) -> str:
 
 
 def verdict(case: ImageExplanation) -> str:
-    """Write the prediction, and its truth where the class is known."""
-    truth = "correct" if case.outcome == case.predicted else f"wrong: the true class is {case.outcome}"
-    return f"predicts {case.predicted} ({case.probability:.1%})" + ("" if case.outcome is None else f"; {truth}")
+    """Write the prediction, and its truth where the class is known; of an image that the model was trained on only its class."""
+    predicted = f"predicts {case.predicted} ({case.probability:.1%})"
+    if case.outcome is None:
+        return predicted
+    if not is_unseen(case.part):
+        return f"{predicted}; the true class is {case.outcome}"
+    return f"{predicted}; " + ("correct" if case.outcome == case.predicted else f"wrong: the true class is {case.outcome}")
 
 
 def wrong_text(case: ImageExplanation) -> str:
-    """Write a sentence on a wrong prediction; "" where it is right, or the true class is not known."""
-    if case.outcome is None or case.outcome == case.predicted:
+    """Write a sentence on a wrong prediction; "" where it is right, or the true class is not known, or the model knew it."""
+    if case.outcome is None or case.outcome == case.predicted or not is_unseen(case.part):
         return ""
     return f"Wrong: the model predicts {case.predicted} with {case.probability:.1%}. The true class is {case.outcome}."
 

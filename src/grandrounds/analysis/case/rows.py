@@ -50,6 +50,15 @@ MAY_BE_TRAINING_ROW = (
 )
 
 
+def is_unseen(part: str | None) -> bool:
+    """Check that a row is one that the model was neither fitted to nor chosen on: a test row or a new patient.
+
+    Args:
+        part: The data split of the row; None for a new patient.
+    """
+    return part in ("test", None)
+
+
 @dataclass(frozen=True, eq=False)
 class CaseRow:
     """The row to explain, with its site, use and outcome where they are known."""

@@ -29,7 +29,7 @@ from grandrounds.analysis.case.population import (
     load_population,
     start_at_mean,
 )
-from grandrounds.analysis.case.rows import CaseRow
+from grandrounds.analysis.case.rows import CaseRow, is_unseen
 from grandrounds.analysis.case.values import (
     Flag,
     Note,
@@ -150,8 +150,8 @@ class CaseExplanation:
 
     @property
     def verdict(self) -> str | None:
-        """The decision compared with the outcome; None where the outcome is not known."""
-        return verdict(self.decision, self.outcome, self.target_class, self.probability, self.threshold)
+        """The decision compared with the outcome; None where the outcome is not known, or the model knew it."""
+        return verdict(self.decision, self.outcome, self.target_class, self.probability, self.threshold, part=self.part)
 
     def waterfall(self) -> list[dict[str, str | float | None]]:
         """List the steps from the base to the score, the strongest first and the remainder last."""
@@ -218,8 +218,12 @@ class CaseExplanation:
         )
 
 
-def verdict(decision: str, outcome: str | None, event: str, risk: float, threshold: float | None) -> str | None:
+def verdict(
+    decision: str, outcome: str | None, event: str, risk: float, threshold: float | None, *, part: str | None
+) -> str | None:
     """Compare a decision with the outcome.
+
+    A model that is right on rows of its training was not shown to be right, so they have no verdict.
 
     Args:
         decision: The class decided on.
@@ -227,11 +231,12 @@ def verdict(decision: str, outcome: str | None, event: str, risk: float, thresho
         event: The class whose risk it is.
         risk: The probability of the event.
         threshold: The threshold of two classes; None for more.
+        part: The data split of the row; None for a new patient.
 
     Returns:
-        "right", "wrong", "false alarm", "near miss" or "missed"; None where the outcome is not known.
+        "right", "wrong", "false alarm", "near miss" or "missed"; None where the outcome is not known, or the model knew it.
     """
-    if outcome is None:
+    if outcome is None or not is_unseen(part):
         return None
     if decision == outcome:
         return "right"

@@ -187,8 +187,9 @@ class Patients:
         for case, name, risk, decided, outcome in zip(
             cases, names, risks.tolist(), decisions, outcome_words, strict=True
         ):
-            word = verdict(decided, outcome, event, risk, cut)
-            line = PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word, missing.get(case, 0))
+            part = self.rows.parts[case]
+            word = verdict(decided, outcome, event, risk, cut, part=part)
+            line = PatientLine(case, name, part, risk, decided, outcome, word, missing.get(case, 0))
             lines.append(line)
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         lines.sort(key=lambda line: (places[line.part], -line.risk, line.case))

@@ -22,7 +22,7 @@ from grandrounds.console.auth.users import Area
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import LONGEST
-from grandrounds.console.cases.worklist import RefusedModel, WorklistModel, choose_model, refuse_unusable
+from grandrounds.console.cases.worklist import FOR_EVALUATION, RefusedModel, WorklistModel, choose_model, refuse_unusable
 from grandrounds.console.render import render_page
 from grandrounds.console.views import case as of_case
 from grandrounds.console.views import case_image, case_others, case_outcome, case_shapes
@@ -274,14 +274,12 @@ def cases(
     run: Annotated[str | None, Query(max_length=1024)] = None,
     case: Annotated[int | None, Query(ge=1, le=10**12)] = None,
 ) -> Response:
-    """Show the worklist; with `run` the patients in that run; with `case` one of them."""
+    """Show the worklist, or why there is none; with `run` the patients in that run; with `case` one of them."""
     run_index = get_state(request).run_index
     render = partial(render_page, request, who=who)
     if run is None:
         model = choose_model(run_index, cases)
-        if not model.run:
-            return render("case_refused.html", run="", sentence=model.sentence)
-        return _render_list(request, who, cases, model.run, model)
+        return _render_list(request, who, cases, model.run, model) if model.run else _render_runs(request, who, cases, model)
     try:
         refuse_unusable(run_index, run)
     except RefusedModel as e:
@@ -292,8 +290,12 @@ def cases(
 @router.get("/case/runs")
 def all_runs(request: Request, who: Clinician, cases: CasesHere) -> Response:
     """List the runs in which this hospital's patients can be shown."""
+    return _render_runs(request, who, cases, None)
+
+
+def _render_runs(request: Request, who: CurrentUser, cases: SiteCases, model: WorklistModel | None) -> Response:
     runs = case_runs(get_state(request).run_index, cases)
-    return render_page(request, "case_runs.html", who=who, runs=runs, data=cases.data)
+    return render_page(request, "case_runs.html", who=who, runs=runs, data=cases.data, model=model)
 
 
 def _render_list(
@@ -308,6 +310,7 @@ def _render_list(
         run=run,
         images=patients.has_images,
         model=model,
+        evaluation=FOR_EVALUATION,
         part="test" if "test" in parts else "new" if None in parts else "",
     )
 

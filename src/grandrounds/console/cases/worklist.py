@@ -1,4 +1,4 @@
-"""The model of a hospital's worklist: the one in use there, or else the newest run that may be shown.
+"""The model of a hospital's worklist: the one that the register says is in use there, if it was tested.
 
 A run whose ledger does not verify, or whose model was withdrawn, is refused: no patient is shown with it.
 """
@@ -16,8 +16,7 @@ from grandrounds.console.views.audit import WORKING, check
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.runs.withdrawal import MARK
 
-TRIED = 20
-"""Runs that are tried, the newest first, where no model is in use."""
+FOR_EVALUATION = "Patients are shown in a run to evaluate its model, not for decisions about them."
 
 
 class RefusedModel(GrandRoundsError):
@@ -29,14 +28,12 @@ class WorklistModel:
     """The model of a worklist.
 
     Attributes:
-        run: The run; "" where there is none that may be shown.
-        is_in_use: The register says that it is in use at this hospital.
+        run: The run; "" where there is none: the sentence says why.
         sentence: Its state as a sentence.
         others: Further runs that are in use at this hospital.
     """
 
     run: str
-    is_in_use: bool
     sentence: str
     others: tuple[str, ...] = ()
 
@@ -88,30 +85,30 @@ def choose_model(run_index: RunIndex, cases: SiteCases) -> WorklistModel:
         cases: The patients of this hospital.
 
     Returns:
-        The model in use at this hospital; else the newest run that may be shown, as not approved.
+        The model in use at this hospital.
     """
     names = [entry.name for entry in cases.runs()]
     view = _read(run_index)
-    used = [
-        m
-        for m in (() if view is None else view.models)
-        if m.state is State.IN_USE and cases.site in m.record.in_use
-    ]
-    usable = [m for m in used if m.run in names and not model_fault(run_index, m.run)]
-    if usable:
-        others = tuple(m.run for m in usable[1:])
-        return WorklistModel(usable[0].run, True, usable[0].sentence, others)
-    if used:
-        fault = model_fault(run_index, used[0].run) if used[0].run in names else "Its run is not at this console."
-        return WorklistModel("", True, f"The model in use at {cases.site}, {used[0].run}, cannot be shown. {fault}")
-    found = next((name for name in names[:TRIED] if not model_fault(run_index, name)), "")
-    if not found:
-        return WorklistModel("", False, f"No model is in use at {cases.site}, and no run can be shown.")
-    sentence = (
-        f"No model is approved for use at {cases.site}. This list is of the newest run whose record is intact. "
-        "Use it for evaluation, not for decisions about patients."
-    )
-    return WorklistModel(found, False, sentence)
+    models = () if view is None else view.models
+    used = [m for m in models if m.state is State.IN_USE and cases.site in m.record.in_use]
+    if not used:
+        return WorklistModel(
+            "",
+            f"No model is in use at {cases.site}, so there is no worklist. {FOR_EVALUATION}",
+        )
+    faults = [_use_fault(run_index, m.run) if m.run in names else "Its run is not at this console." for m in used]
+    usable = [m for m, fault in zip(used, faults, strict=True) if not fault]
+    if not usable:
+        return WorklistModel("", f"The model in use at {cases.site}, {used[0].run}, cannot be shown. {faults[0]}")
+    return WorklistModel(usable[0].run, usable[0].sentence, tuple(m.run for m in usable[1:]))
+
+
+def _use_fault(run_index: RunIndex, run: str) -> str:
+    """Say why a model in use has no worklist; "" where it has one."""
+    fault = model_fault(run_index, run)
+    if not fault and not run_index.run(run).summary.is_tested:
+        return "It was never tested: its run has no test rows."
+    return fault
 
 
 def _read(run_index: RunIndex) -> RegisterView | None:

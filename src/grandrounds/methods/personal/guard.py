@@ -123,8 +123,12 @@ def harm_p_value(differences: Sequence[Array], units: Array, *, seed: int, site:
 
     Paired bootstrap over patients. The statistic is the larger t value of the differences, and a resample gives the same
     statistic of differences from the observed means: so the two comparisons are corrected for each other. At 10 patients a
-    bootstrap of the larger mean alone raises four times as many false alarms. Differences with rare large values on the side of
-    the deployed model still raise some more than the level says (up to 9% for exponential ones at 25 patients).
+    bootstrap of the larger mean alone raises four times as many false alarms.
+
+    A model that is wrong and sure of it at one patient in 50 has seldom met that patient among 24, and looks better than it is.
+    So one patient is added for whom the other model does as much worse as the largest difference seen. Without it, in runs of
+    five identical hospitals of 24 test patients, some hospital was called harmed in 9 of 100. Differences with rare large values
+    on the side of the deployed model still reach the level, or just pass it (6% for exponential ones at 25 patients).
 
     Args:
         differences: For the hospital's own model and for its majority class, (n,) loss of the deployed model less that of the
@@ -144,6 +148,8 @@ def harm_p_value(differences: Sequence[Array], units: Array, *, seed: int, site:
         return 1.0
     rows = np.bincount(place.ravel()).astype(np.float64)
     sums = np.stack([np.bincount(place.ravel(), weights=d) for d in differing])  # (c, m)
+    unseen = -np.abs(sums / rows).max(axis=1, keepdims=True) * rows.mean()
+    sums, rows, m = np.hstack([sums, unseen]), np.append(rows, rows.mean()), m + 1
     mean = sums.sum(axis=1) / rows.sum()
     observed = float(_t_values(sums[:, None, :], np.broadcast_to(rows, (1, m)), np.zeros(len(mean))).max())
     if observed <= 0:
