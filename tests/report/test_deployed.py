@@ -41,9 +41,9 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
     assert found is not None
     assert [(s.site, s.harmed) for s in found.sites] == [("b", True), ("a", False), (EVIL, None)]
     assert describe_harm(found) == [
-        "1 hospital is clearly worse off: the deployed model is clearly worse than a model of the hospital's own rows alone or its "
-        "most common class at 1 of 2 hospitals (log loss), and its decisions are clearly worse than no model at 0 of 3 (95% "
-        "intervals).",
+        "1 hospital is clearly worse off: the deployed model is clearly worse than a model of the hospital's own rows alone or "
+        "its most common class at 1 of 2 hospitals (log loss), and its decisions are clearly worse than no model at 0 of 3 "
+        "(95% intervals).",
         "b deploys the common model: accuracy 68% (common model 70%), log loss 0.650 (common model 0.600); always its most "
         "common class: 80%.",
         "1 more has too few test rows of each outcome to tell.",

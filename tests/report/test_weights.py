@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from grandrounds.core.names import site_named
 from grandrounds.core.records import RoundRecord
+from grandrounds.methods.sse_agg.summary import demotion_summary
+from grandrounds.report.findings import make_findings
 from grandrounds.report.weights import sentences
 from grandrounds.report.weights.record import join_names, percent, percent_parts, whole_percent
 from tests.support import refused
 
+OWN_MODEL = "Its explanations are of the model that it trained in this round, not of the common model."
 OUTLIER = "a site's weight is its share of the rows, lower if its explanations are outliers"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
 
@@ -56,6 +59,21 @@ def sketches(values, flat=()):
     return {"features": ["age", "lactate", "ward"], "rounds": [{"round": 6}, {"round": 7, "training": block}]}
 
 
+def test_sites_that_lost_weight_for_their_explanations_are_a_finding_with_the_round_since_when():
+    def read(round, values):
+        return RoundRecord.from_dict(values | {"round": round, "decision": values["decision"] | {"round": round}})
+
+    rows = {"a": 1 / 6, "b": 1 / 6, "c": 1 / 6, "bad": 0.5}
+    signals = {"data_size": outlier()["decision"]["signals"]["data_size"], "in_line": dict.fromkeys(rows, 1.0)}
+    out, forgiven = outlier(), record(rows, signals)
+    assert demotion_summary([read(1, out), read(2, forgiven)]) == {}
+    assert demotion_summary([read(1, out), read(2, out)])["demoted"]["bad"]["since"] == 1
+    demoted = demotion_summary([read(1, out), read(2, forgiven), read(3, out)])["demoted"]
+    assert demoted == {"bad": {"since": 3, "by_rows": 0.5, "weight": pytest.approx(1 / 11)}}
+    (line,) = make_findings({"final": {"count": 10.0}, "task": "regression", "demoted": demoted}).weights
+    assert line.startswith("bad relies on other features than the consensus since round 3: its weight is 9.1%, not 50.0%")
+
+
 def test_fedavg_is_the_share_of_rows():
     assert weight_sentences(fedavg(), "site-02") == [
         "round 7, site-02: weight 40.0%, number 2 of 2.",
@@ -92,6 +110,7 @@ def test_reasons_that_stand_out():
         "lactate 25.0% (consensus 40.0%).",
         "All of its weight comes from its rows x agreement of explanations.",
         f"Weighting: {OUTLIER}.",
+        OWN_MODEL,
     ]
     signals["disagreement"]["bad"] = 0.9
     lines = weight_sentences(held, "bad", explanations=told)
@@ -583,6 +602,7 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
         f"Weighting: {BY_TRUST}.",
         "Every site that answered was shown all numbers, recomputed the weights and accepted them.",
         f"Note: {note}.",
+        OWN_MODEL,
     ]
 
 

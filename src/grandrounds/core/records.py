@@ -232,6 +232,7 @@ class RunSummary(Record):
     explanation: Part = field(default_factory=dict)
     cohorts: Part = field(default_factory=dict)
     trust: Part = field(default_factory=dict)
+    demoted: Mapping[str, Part] = field(default_factory=dict)
     local: Part = field(default_factory=dict)
     reasons: Part = field(default_factory=dict)
     maps: Part = field(default_factory=dict)

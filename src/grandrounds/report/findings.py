@@ -28,6 +28,7 @@ from grandrounds.report.hospitals import BY_BENEFIT, WORSE, compare_hospitals
 from grandrounds.report.outcome import is_classification, outcome_findings, percent
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
+from grandrounds.report.weights.agreement import demotion_sentences
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -52,6 +53,7 @@ class Findings:
         sites: The worst site against the others.
         harm: Hospitals that are worse off with the model that they deploy.
         majority: Sites whose own most common class is right more often than the model.
+        weights: Sites whose explanations cost them weight.
         subgroups: Subgroups that are clearly worse than all rows.
         gaps: Gaps between groups of patients, and a mitigation with its cost.
         features: The features, shapes or card terms that the model relies on most.
@@ -63,6 +65,7 @@ class Findings:
     sites: tuple[str, ...] = ()
     harm: tuple[str, ...] = ()
     majority: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
     subgroups: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
@@ -79,7 +82,7 @@ def make_findings(summary: Figures) -> Findings:
     A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences answer,
     in this order: what is the event and how common is it, is the model better than always answering the most common class, is
     it equally good at every site, is a hospital worse off with the model that it deploys, is that model worse than the majority
-    class of a site, which subgroups are served worse, and which
+    class of a site, which sites lost weight for their explanations, which subgroups are served worse, and which
     features does the model rely on (of an additive model: its most important shapes).
 
     A run with a threshold other than 0.5 is compared with no model by net benefit at its threshold, since accuracy says little
@@ -103,7 +106,12 @@ def make_findings(summary: Figures) -> Findings:
         return Findings(
             effects, features=tuple(_shapes(summary)) if summary.get("shapes") or summary.get("card") else ()
         )
-    shared = {"harm": tuple(harm_findings(summary)), "gaps": tuple(_gaps(summary)), "features": tuple(_shapes(summary))}
+    shared = {
+        "harm": tuple(harm_findings(summary)),
+        "weights": tuple(demotion_sentences(summary.get("demoted") or {})),
+        "gaps": tuple(_gaps(summary)),
+        "features": tuple(_shapes(summary)),
+    }
     deployed = deployed_scores(summary)
     if not is_classification(summary):
         return Findings(effects, overall=tuple(outcome_findings(deployed)), **shared)

@@ -355,7 +355,7 @@ def _tested(common: RunSummary, deployed: RunSummary, findings: Findings) -> dic
     return {
         "verdict": verdict,
         "verdict_title": title,
-        "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority),
+        "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority, *findings.weights),
         "worse_sites": worse,
         "unclear_sites": unclear,
         "tested_sites": tuple(s for s, m in deployed.per_site.items() if (_number(m.get("count")) or 0) > 0),

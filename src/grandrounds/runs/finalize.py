@@ -43,6 +43,7 @@ from grandrounds.methods.personal.differences import (
 from grandrounds.methods.personal.parts import COMMON, is_shiftable, undo_class_weights
 from grandrounds.methods.personal.server import PersonalResult, fits_intercepts, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
+from grandrounds.methods.sse_agg.summary import demotion_summary
 from grandrounds.metrics import metrics_of
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.metrics.score_counts import summarise_scores
@@ -156,6 +157,7 @@ class Finalizer:
             cohorts=evaluation.cohorts(records),
             **({"fairness": fairness} if fairness else {}),
             **trust_summary(plan, records),
+            **demotion_summary(records),
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
             **local_summary(records, self.context.setup.rows),
             **({} if self.context.rationale is None else {"reasons": self.context.rationale.final(served.model)}),

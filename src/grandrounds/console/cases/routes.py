@@ -22,7 +22,13 @@ from grandrounds.console.auth.users import Area
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import LONGEST
-from grandrounds.console.cases.worklist import FOR_EVALUATION, RefusedModel, WorklistModel, choose_model, refuse_unusable
+from grandrounds.console.cases.worklist import (
+    FOR_EVALUATION,
+    RefusedModel,
+    WorklistModel,
+    choose_model,
+    refuse_unusable,
+)
 from grandrounds.console.render import render_page
 from grandrounds.console.views import case as of_case
 from grandrounds.console.views import case_image, case_others, case_outcome, case_shapes

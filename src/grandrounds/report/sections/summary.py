@@ -40,7 +40,7 @@ def worse_part(summary: RunSummary, view: Overview) -> list[str]:
     """Name the hospitals and groups of patients that the model serves worse, or state that none was found."""
     if not view.test_rows:
         return []
-    lines = [*view.findings.harm, *view.findings.majority, *view.findings.sites, *view.findings.subgroups]
+    lines = [*view.findings.harm, *view.findings.majority, *view.findings.sites, *view.findings.weights, *view.findings.subgroups]
     lines += list(view.findings.gaps)
     if len(view.worse_sites) > 1:
         lines.append(f"Hospitals where the model is clearly worse: {', '.join(view.worse_sites)}.")

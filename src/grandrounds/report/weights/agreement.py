@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.methods.sse_agg.summary import KEEPS_ALL
 from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
 from grandrounds.methods.weigh import (
     HARM,
@@ -22,7 +23,6 @@ from grandrounds.report.weights.record import SiteView, join_names, percent, who
 
 _FEATURES = 3
 _LEAST_DIFFERENCE = 0.005
-_ALL = 0.9995
 _SAME_DISTANCE = 1e-4
 
 
@@ -36,6 +36,20 @@ def explanation_sentences(view: SiteView, explanations: Explanations | None) -> 
     names = explanations["features"] if explanations is not None else ()
     sentences = [_distance_sentence(view), *_remembered_sentences(view), *_harm_sentences(view)]
     return [*sentences, *_strength_sentences(view), *_feature_sentences(view, names, block), *_gain_sentences(view)]
+
+
+def demotion_sentences(demoted: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Name the sites that lost weight for their explanations until the run ended.
+
+    Args:
+        demoted: The summary's `demoted`.
+    """
+    return [
+        f"{site} relies on other features than the consensus since round {of['since']:.0f}: its weight is "
+        f"{percent(of['weight'])}, not {percent(of['by_rows'])} as its rows give (`rounds show RUN --round {of['since']:.0f} "
+        f"--site {site}`)."
+        for site, of in demoted.items()
+    ]
 
 
 def cohort_sentences(view: SiteView) -> list[str]:
@@ -100,7 +114,7 @@ def _distance_cost(view: SiteView) -> str:
     if share is not None:
         return f"{_verdict(view, share)}: {subject} keeps {_remaining_share(share)}."
     suffix = " of its cohort" if view.within_cohort else ""
-    if counts is not None and counts < _ALL:
+    if counts is not None and counts < KEEPS_ALL:
         return (
             f"By agreement it counts {whole_percent(counts)} of what the site{suffix} nearest to the consensus counts."
         )
@@ -116,7 +130,7 @@ def _verdict(view: SiteView, share: float) -> str:
     if standing is None and view.has_signal("standing"):
         return "Explanations differ too much to identify outliers"
     if standing is None:  # a record from before rounds were remembered
-        return "They are outliers" if share < _ALL else "They are not outliers"
+        return "They are outliers" if share < KEEPS_ALL else "They are not outliers"
     if now is not None and np.isnan(now):
         before = "its own were" if standing > 1 else "its own were not"
         return f"Explanations differ too much in this round to identify outliers; in earlier rounds {before}"
@@ -184,7 +198,7 @@ def _outlier_ratio_now(view: SiteView) -> float | None:
 
 
 def _remaining_share(share: float) -> str:
-    if share >= _ALL:
+    if share >= KEEPS_ALL:
         return "all that its rows give it"
     return f"{whole_percent(share)} of the weight by its rows (before normalisation)"
 
@@ -215,10 +229,10 @@ def _gain_sentences(view: SiteView) -> list[str]:
     """Tell whether it gained weight that others lost for their explanations."""
     rows, shares = view.values("data_size"), view.values("in_line")
     total = sum(rows.get(s, 0.0) for s in view.weights)
-    lost = any(k < _ALL for s, k in shares.items() if s != view.site)
-    if not total or view.stage_reason("robust") or shares.get(view.site, 0.0) < _ALL or not lost:
+    lost = any(k < KEEPS_ALL for s, k in shares.items() if s != view.site)
+    if not total or view.stage_reason("robust") or shares.get(view.site, 0.0) < KEEPS_ALL or not lost:
         return []
-    more = view.weight > rows.get(view.site, 0.0) / total + 1 - _ALL
+    more = view.weight > rows.get(view.site, 0.0) / total + 1 - KEEPS_ALL
     return (
         ["Others lost weight because of their explanations, so it has more than its rows alone would give."] if more else []
     )

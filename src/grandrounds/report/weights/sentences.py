@@ -78,6 +78,7 @@ def weight_sentences(
         *_rule_sentences(view),
         *refusal_sentences(view),
         *_note_sentences(view),
+        *_model_sentences(view),
     ]
 
 
@@ -120,6 +121,12 @@ def _row_sentences(view: SiteView) -> list[str]:
     if percent(share) == percent(view.weight):
         return [f"That is its share of the training rows: {fraction}."]
     return [f"By its rows alone ({fraction}) it would have had {percent(share)}."]
+
+
+def _model_sentences(view: SiteView) -> list[str]:
+    """Say which model the explanations are of: `rounds explain --site` tells of the common model."""
+    explained = view.value("nsds" if uses_trust(view) else "disagreement") is not None
+    return ["Its explanations are of the model that it trained in this round, not of the common model."] if explained else []
 
 
 def _part_sentences(view: SiteView) -> list[str]:
