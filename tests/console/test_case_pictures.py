@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.image_page import to_display
+from grandrounds.analysis.case.image import SAME_ANSWER
+from grandrounds.analysis.case.image_page import image_case_page, to_display
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
+from grandrounds.core.arrays import save
 from grandrounds.data.image_files import read_npz
+from grandrounds.methods.personal.parts import MAJORITY
+from grandrounds.methods.personal.site import FILE, digest_model
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.support import bright_squares
 
@@ -80,6 +85,25 @@ def test_a_pictures_record_and_layers_are_those_of_rounds_explain(clinician, hos
     drawn = pixels(clinician, "common", number, "integrated_gradients").astype(float).sum(axis=2)
     hottest = np.unravel_index(np.abs(heat).argmax(), heat.shape)
     assert drawn[tuple(times * k + times // 2 for k in hottest)] > 0.9 * drawn.max()
+
+
+def test_a_hospital_without_a_model_has_no_heat_map(hospitals, tmp_path):
+    shutil.copytree(hospitals / "runs" / "common", tmp_path / "runs" / "common")
+    theta = np.asarray(gr.load_run(tmp_path / "runs" / "common").model.theta)
+    facts = {"site": "south", "choice": MAJORITY, "common_sha256": digest_model(theta)}
+    folder = tmp_path / "runs" / "common" / "at_sites" / "south"
+    folder.mkdir(parents=True)
+    save(folder / FILE, {"deployed": np.zeros_like(theta)}, facts)
+    run_index, (users, tokens) = RunIndex(tmp_path / "runs"), known_users()
+    clinician = Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "south"))), tokens).client("clinician")
+    number = first(clinician, "common")
+    told = clinician.get("/api/case", params={"run": "common", "case": number}).json()
+    assert told["record"]["by"].startswith("no model") and told["record"]["heat"] == {}
+    assert SAME_ANSWER in told["notes"] and [layer["name"] for layer in told["layers"]] == ["mask"]
+    page = clinician.get("/case", params={"run": "common", "case": number}).text
+    assert "Heat maps" not in page and SAME_ANSWER in page
+    case = explain_case(gr.load_run(tmp_path / "runs" / "common"), number)
+    assert not case.heats and "Heat maps" not in image_case_page(case)
 
 
 def test_another_sites_picture_is_not_there(clinician, hospitals):

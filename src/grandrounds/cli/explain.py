@@ -465,8 +465,9 @@ def _show_image(console: Console, case: ImageExplanation) -> None:
     rows = [
         (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
     ]
-    _show_heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
-    _line(console, heat_note(case), "dim")
+    if rows:
+        _show_heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
+        _line(console, heat_note(case), "dim")
 
 
 def _show_images(console: Console, site: SiteImageExplanation) -> None:

@@ -76,7 +76,7 @@ class PersonalFile:
     @property
     def is_model(self) -> bool:
         """False where the hospital deploys its most common class: every patient has the same risk."""
-        return self.choice != MAJORITY
+        return MAJORITY not in (self.choice, self.facts.get("base"))
 
     @property
     def sha256(self) -> str:

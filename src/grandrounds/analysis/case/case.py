@@ -129,7 +129,11 @@ def explain_row(
         _refuse_explainer(explainer)
         if protected:
             raise BadInput("--protected names columns, and images have none", code="images-without-columns")
-        return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
+        own = run.personal_file(user)
+        constant = own is not None and not own.is_model
+        return explain_image(
+            model, row, model_owner=model_owner, task=task, seed=run.plan["seed"], is_constant=constant
+        )
     if user not in run.summary["models"]:
         notes = [note for note in (intercept_note(run.summary), _shapes_note(run)) if note]
         row = replace(row, notes=(*row.notes, *notes))

@@ -34,6 +34,9 @@ SCORED = 30
 _PREDICTED = 500  # images scored to find correct and wrong ones
 
 
+SAME_ANSWER = "every image has the same answer here, whatever it shows: there is no model, and no heat map to draw"
+
+
 @dataclass(frozen=True)
 class HeatNumbers:
     """Concentration of a heat map (0 even, 1 one pixel) and, where there is a truth mask, its agreement with it."""
@@ -147,14 +150,18 @@ class SiteImageExplanation:
         )
 
 
-def explain_image(model: TrainedModel, row: CaseRow, *, model_owner: str, task: str, seed: int) -> ImageExplanation:
-    """Explain one image with one model."""
+def explain_image(
+    model: TrainedModel, row: CaseRow, *, model_owner: str, task: str, seed: int, is_constant: bool = False
+) -> ImageExplanation:
+    """Explain one image with one model; one that gives every image the same answer has no heat maps."""
     assert isinstance(row.rows, ImageSet)
     batch, lacks = _explain_batch(model, row.rows, task=task, seed=seed)
     case = batch.case(0, row.number, row.source, row.site, row.part, model_owner=model_owner)
     encoding: Any = model.encoding
-    notes = (*lacks, *batch.empty(), *row.notes, *encoding.notes(row.rows))
-    return replace(case, outcome=row.outcome, notes=notes)
+    case = replace(case, outcome=row.outcome, notes=(*lacks, *batch.empty(), *row.notes, *encoding.notes(row.rows)))
+    if is_constant:
+        case = replace(case, heats={}, numbers={}, notes=(SAME_ANSWER, *row.notes, *encoding.notes(row.rows)))
+    return case
 
 
 def explain_site_images(model: TrainedModel, rows: RunRows, site: str, *, model_owner: str) -> SiteImageExplanation:

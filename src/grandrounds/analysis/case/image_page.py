@@ -194,7 +194,7 @@ def image_case_page(case: ImageExplanation) -> str:
         ("truth", case.outcome or "not known", PARTS.get(case.part or "", "new image").replace("row", "image")),
     ]
     head = ["heat map", "heat inside the mask", "IoU-ratio", "concentration"]
-    body = [_figure(image_png(case)), table(head, rows), _reading_guide(case)]
+    body = [_figure(image_png(case)), *([table(head, rows), _reading_guide(case)] if rows else [])]
     return _page(image_title(case), tiles, case.notes, body)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from grandrounds.analysis.case.case_page import PARTS
 from grandrounds.analysis.case.image import MAPS, ImageExplanation
 from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict, wrong_text
+from grandrounds.analysis.case.rows import is_unseen
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case import Band, band
@@ -47,6 +48,7 @@ class ImageView(BaseModel):
     classes: dict[str, float]
     layers: list[Layer]
     reading: str
+    judged: bool  # the model did not know the image
     wrong: str  # a sentence where the prediction is wrong; "" otherwise
     notes: list[str]
     record: dict[str, Any]
@@ -68,6 +70,7 @@ def view(patients: Patients, number: int) -> ImageView:
         classes=dict(ranked),
         layers=_layers(case),
         reading=f"{words[0].upper()}{words[1:]}. Heat maps are for the predicted class.",
+        judged=is_unseen(case.part),
         wrong=wrong_text(case),
         notes=list(case.notes),
         record=case.to_dict(),
