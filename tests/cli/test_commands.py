@@ -90,7 +90,7 @@ def test_a_run_on_an_own_file_prints_the_result_and_where_it_is(home):
     for words in (
         "accuracy",
         "AUROC",
-        "majority class alone",
+        "each hospital's most common class",
         "lowest AUROC first",
         "run folder: run",
         "report: run/report.html",

@@ -1,6 +1,7 @@
 """Decisions at one threshold: counts, shares with intervals, net benefit and gain over the majority class."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from grandrounds.metrics.confusion import (
 )
 from grandrounds.metrics.statistics import share_interval
 
+COUNTS = ("caught", "missed", "false_alarms", "spared")
 TEN = Decisions(0.2, caught=3, missed=1, false_alarms=2, spared=4)
 
 
@@ -69,6 +71,31 @@ def test_gain_in_net_benefit_is_over_the_better_of_everyone_and_nobody():
     assert common.benefit_gain.value == pytest.approx(common.net_benefit.value - common.default_benefit)
     rare = Decisions(0.5, caught=3, missed=2, false_alarms=1, spared=94)
     assert rare.default_benefit == 0 and rare.benefit_gain == rare.net_benefit
+
+
+def test_gains_of_several_hospitals_are_over_the_best_rule_of_each():
+    """Both hospitals have 20 patients; always answering their most common class is right for 16 of a and 15 of b."""
+    a, b = Decisions(0.5, caught=15, missed=1, false_alarms=2, spared=2), Decisions(0.5, 3, 2, 1, 14)
+    both = Decisions(0.5, 18, 3, 3, 16, hospitals=(a, b))
+    assert both.gain.value == pytest.approx((17 + 17 - 16 - 15) / 40) == pytest.approx((a.gain.value + b.gain.value) / 2)
+    assert both.gain == both.benefit_gain
+    spread = [np.hypot(20 * (a.gain.value - a.gain.low), 20 * (b.gain.value - b.gain.low)) / 40]
+    assert both.gain.value - both.gain.low == pytest.approx(spread[0])
+    low = Decisions(0.1, 18, 3, 3, 16, hospitals=(replace(a, threshold=0.1), replace(b, threshold=0.1)))
+    assert low.default_benefit == pytest.approx((16 - 4 / 9 + 5 - 15 / 9) / 40)  # at 10% everyone is treated at both
+    assert low.benefit_gain.value == pytest.approx(low.net_benefit.value - low.default_benefit)
+
+
+def test_the_interval_of_the_gain_of_several_hospitals_covers_the_true_value():
+    rng = np.random.default_rng(6)
+    cells = np.array([[0.18, 0.10, 0.12, 0.60], [0.55, 0.15, 0.10, 0.20]])
+    gain = 0.25 * (0.18 - 0.12) + 0.75 * (0.20 - 0.15)
+    held = 0
+    for _ in range(2000):
+        sites = tuple(Decisions(0.5, *rng.multinomial(n, p)) for n, p in zip((40, 120), cells, strict=True))
+        found = Decisions(0.5, *(sum(getattr(s, k) for s in sites) for k in COUNTS), hospitals=sites).gain
+        held += found.low <= gain <= found.high
+    assert 0.93 < held / 2000 < 0.975
 
 
 def test_intervals_of_gain_and_net_benefit_cover_the_true_values():

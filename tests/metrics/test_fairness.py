@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.metrics.fairness import (
+    accuracy_without_model,
     below_majority,
     clearly_worse,
+    describe_without_model,
     group_lines,
     intervals,
     lowest_accuracy,
@@ -106,3 +108,13 @@ def test_a_subgroup_is_flagged_where_its_interval_lies_below_all_rows():
         "women: sensitivity 0.73 (95% CI 0.64 to 0.80), all rows 0.85",
         "none: 0 events among 12 test rows, too few to judge",
     ]
+
+
+def test_accuracy_without_a_model_is_that_of_each_hospitals_most_common_class():
+    total = {"count": 100.0, "majority": 0.5}
+    sites = {"a": {"count": 40.0, "majority": 0.75}, "b": {"count": 60.0, "majority": 0.6}, "c": {"count": 0.0, "majority": None}}
+    assert accuracy_without_model(sites, total) == pytest.approx((30 + 36) / 100)
+    assert describe_without_model(sites, total) == "always answering each hospital's most common class"
+    part = {"a": sites["a"]}  # rows of other hospitals are not known
+    assert accuracy_without_model(part, total) == 0.5
+    assert describe_without_model(part, total | {"events": 30.0}, ("no", "yes")) == "always answering 'no'"

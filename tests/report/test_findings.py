@@ -19,17 +19,30 @@ def summary(final, per_site=None, **more):
 def test_a_model_that_beats_the_majority_class():
     lines = describe_findings(summary(figures(200, 60, 0.85, auroc=0.9, half=0.05)))
     assert lines[0] == "The event is died: 60 of 200 test rows have it (30%)."
-    assert lines[1].startswith("The model is better than the majority class: its accuracy is 85%")
+    assert lines[1].startswith("The model is better than no model: its accuracy is 85%")
     assert lines[1].endswith("always answering 'survived' gives 70% (difference +15 points, 95% CI +7 to +23).")
     assert lines[2].startswith("AUROC 0.900 (95% CI 0.850 to 0.950): in 90% of pairs")
 
 
+def test_the_model_is_compared_with_the_most_common_class_of_each_hospital():
+    """85% beats the most common class of all rows (50%) by far, and says nothing where each hospital has 85% of one class."""
+    sites = {"a": figures(100, 85, 0.85), "b": figures(100, 15, 0.85)}
+    final = figures(200, 100, 0.85) | {"majority": 0.85, "sensitivity": 0.85, "specificity": 0.85}
+    for site, right in (("a", {"sensitivity": 1.0, "specificity": 0.0}), ("b", {"sensitivity": 0.0, "specificity": 1.0})):
+        sites[site] |= right
+    lines = describe_findings(summary(final, sites))
+    assert lines[1].startswith("The model is not clearly better than no model: its accuracy is 85%, always answering each")
+    assert "hospital's most common class gives 85% (difference 0 points" in lines[1]
+    at_threshold = describe_findings(summary(final, sites, threshold=0.2))
+    assert "not clearly better than treating everyone or nobody at each hospital" in at_threshold[1]
+
+
 def test_a_model_that_may_be_no_better_and_one_that_is_worse():
     unclear = describe_findings(summary(figures(200, 60, 0.72, auroc=0.8, half=0.05)))
-    assert unclear[1].startswith("The model is not clearly better than the majority class")
+    assert unclear[1].startswith("The model is not clearly better than no model")
     assert unclear[2].startswith("It does rank patients better than chance, AUROC 0.800")
     worse = describe_findings(summary(figures(200, 60, 0.5, auroc=0.52, half=0.1)))
-    assert worse[1].startswith("The model is worse than the majority class")
+    assert worse[1].startswith("The model is worse than no model")
     assert worse[2].startswith("The model does not clearly rank patients better than chance")
 
 

@@ -16,6 +16,7 @@ from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
 from grandrounds.methods.personal.parts import MAJORITY, describe_base
 from grandrounds.metrics.fairness import (
+    NO_MODEL,
     can_rank,
     decision_key,
     decision_metric,
@@ -290,7 +291,7 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
     threshold = "" if summary.threshold is None else f"at a threshold of {percent(summary.threshold)}"
     chosen = f"{threshold}; " if summary.threshold not in (None, 0.5) else ""
     notes = {
-        "accuracy": f"{chosen}majority class alone: {number(final['majority'])}",
+        "accuracy": f"{chosen}{NO_MODEL}: {number(final['majority'])}",
         "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
         if final["auroc_low"] is not None
         else "",

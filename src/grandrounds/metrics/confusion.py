@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Decisions:
         missed: Rows with the event that were not (false negatives).
         false_alarms: Rows without the event that were called positive.
         spared: Rows without the event that were not (true negatives).
+        hospitals: Decisions at each hospital, where these are the sum of several: each has its own best rule without a model.
     """
 
     threshold: float
@@ -46,6 +47,7 @@ class Decisions:
     missed: float
     false_alarms: float
     spared: float
+    hospitals: tuple[Decisions, ...] = ()
 
     @property
     def events(self) -> float:
@@ -109,9 +111,11 @@ class Decisions:
 
     @property
     def default_benefit(self) -> float | None:
-        """Net benefit of the better of two rules without a model: treat everyone, or nobody (0)."""
+        """Net benefit of the better of two rules without a model: treat everyone, or nobody (0); by hospital where known."""
         if self.odds is None or not self.rows:
             return None
+        if self.hospitals:
+            return sum(each.rows * (each.default_benefit or 0.0) for each in self.hospitals) / self.rows
         return max(0.0, (self.events - self.odds * self.others) / self.rows)
 
     @property
@@ -120,20 +124,48 @@ class Decisions:
         odds, default = self.odds, self.default_benefit
         if odds is None or default is None:
             return None
+        if self.hospitals:
+            treated = [each for each in self.hospitals if each.default_benefit]
+            rest = [each for each in self.hospitals if not each.default_benefit]
+            return _add_gains([(d.rows, d.benefit_gain) for d in map(_add_decisions, (treated, rest)) if d is not None])
         if default > 0:  # against treating everyone: patients who are spared count, missed ones cost
             return subtract_shares(self.spared, self.missed, self.rows, first_weight=odds)
         return self.net_benefit
 
     @property
     def gain(self) -> Estimate | None:
-        """Accuracy of the decisions less the share of the most common class.
+        """Accuracy of the decisions less the share of the most common class, of each hospital where they are known.
 
         Both are of the same rows: the model and the constant answer differ in the rows of the rarer class that the model gets
         right, and in the rows of the common class that it gets wrong.
         """
+        if self.hospitals:
+            events = [each for each in self.hospitals if each.events > each.others]
+            others = [each for each in self.hospitals if each.events <= each.others]
+            return _add_gains([(d.rows, d.gain) for d in map(_add_decisions, (events, others)) if d is not None])
         if self.others >= self.events:
             return subtract_shares(self.caught, self.false_alarms, self.rows)
         return subtract_shares(self.spared, self.missed, self.rows)
+
+
+def _add_decisions(hospitals: Sequence[Decisions]) -> Decisions | None:
+    """Add up the decisions of hospitals where the same rule without a model is best; None of no hospital."""
+    if not hospitals:
+        return None
+    counts = [(d.caught, d.missed, d.false_alarms, d.spared) for d in hospitals]
+    return Decisions(hospitals[0].threshold, *(sum(column) for column in zip(*counts, strict=True)))
+
+
+def _add_gains(parts: Sequence[tuple[float, Estimate | None]]) -> Estimate | None:
+    """Compute the mean gain by rows of patients who are in one part each, with its 95% interval (Zou and Donner 2008)."""
+    known = [(rows, each) for rows, each in parts if each is not None and each.low is not None and each.high is not None]
+    total = sum(rows for rows, _ in known)
+    if not total:
+        return None
+    gap = sum(rows * each.value for rows, each in known) / total
+    below = math.hypot(*(rows * (each.value - (each.low or 0.0)) for rows, each in known)) / total
+    above = math.hypot(*(rows * ((each.high or 0.0) - each.value) for rows, each in known)) / total
+    return Estimate(gap, gap - below, gap + above)
 
 
 def _share(count: float, rows: float) -> Estimate | None:

@@ -132,6 +132,44 @@ def majority_class(figures: Figures, classes: Sequence[str]) -> str:
     return classes[int(2 * figures["events"] > figures["count"])]
 
 
+NO_MODEL = "each hospital's most common class"
+"""The answer without a model, on the test rows of several hospitals."""
+
+
+def accuracy_without_model(per_site: Mapping[str, Figures], total: Figures) -> float:
+    """Compute the accuracy of always answering the most common class of each hospital.
+
+    Args:
+        per_site: `count` and `majority` of each hospital's test rows.
+        total: The same of all test rows: their `majority` is the answer where rows of a hospital are not known.
+    """
+    known = _known_hospitals(per_site, total)
+    if not known:
+        return float(total["majority"])
+    return sum(float(m["count"]) * float(m["majority"]) for m in known) / sum(float(m["count"]) for m in known)
+
+
+def describe_without_model(per_site: Mapping[str, Figures], total: Figures, classes: Sequence[str] = ()) -> str:
+    """Name the constant answer that a model is compared with on all test rows.
+
+    Args:
+        per_site: Figures of each hospital.
+        total: Figures of all test rows.
+        classes: The names of the negative and of the positive class, where there are two.
+    """
+    if len(_known_hospitals(per_site, total)) > 1:
+        return f"always answering {NO_MODEL}"
+    answer = majority_class(total, classes)
+    return f"always answering '{answer}'" if answer else "always answering the most common class"
+
+
+def _known_hospitals(per_site: Mapping[str, Figures], total: Figures) -> list[Figures]:
+    """Return the figures of hospitals with test rows; none where these are not all test rows."""
+    known = [m for m in per_site.values() if is_defined(m.get("count")) and m["count"] > 0 and is_defined(m.get("majority"))]
+    rows = sum(float(m["count"]) for m in known)
+    return known if rows and is_defined(total.get("count")) and abs(rows - float(total["count"])) < 0.5 else []
+
+
 DEPLOYED_SCORES = (
     "threshold", "final", "per_site", "worst_site", "below_majority", "subgroups", "decision_curve", "reliability",
     "score_counts",
@@ -161,7 +199,7 @@ def majority_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each site of a run below its own majority class; of fewer than `MIN_ROWS` rows it says nothing.
 
     Scores are those of the models that sites deploy, where they have personal ones. A threshold chosen for sensitivity costs
-    accuracy everywhere. Where all sites together are below their majority class, one sentence says so, and only sites that are
+    accuracy everywhere. Where all sites together are below their majority classes, one sentence says so, and only sites that are
     below it at 0.5 as well are named.
     """
     summary = deployed_scores(summary)
@@ -173,8 +211,8 @@ def majority_lines(summary: Mapping[str, Any]) -> list[str]:
     if below and overall is not None and overall < final["majority"] - _CLOSE:
         tested = sum(is_defined(m["count"]) and m["count"] >= MIN_ROWS for m in per_site.values())
         lines.append(
-            f"all sites together: accuracy {overall:.2f} at a threshold of {threshold:.3g}, always answering the most common "
-            f"class gives {final['majority']:.2f}; so it is at {len(below)} of {tested} sites with {MIN_ROWS} test rows or more"
+            f"all sites together: accuracy {overall:.2f} at a threshold of {threshold:.3g}, always answering {NO_MODEL} "
+            f"gives {final['majority']:.2f}; so it is at {len(below)} of {tested} sites with {MIN_ROWS} test rows or more"
         )
         if threshold != 0.5:
             lines[0] += (

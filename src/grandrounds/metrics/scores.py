@@ -246,10 +246,10 @@ SCORES: tuple[MetricSpec, ...] = (
         ),
     ),
     MetricSpec(
-        "majority", "Share of the most common true class: the accuracy of always answering it.", None,
+        "majority", "Accuracy of always answering the most common true class (of all rows: that of each hospital).", None,
         lambda f: majority(f.tally.confusion),
         shown=_shown(
-            P.ROUND, P.TASK, P.REPORT_SITES, P.SCREEN_SITES, P.REPORT_TASKS, report_shortcut=4, worst_site=5, console_sites=6
+            P.TASK, P.REPORT_SITES, P.SCREEN_SITES, P.REPORT_TASKS, report_shortcut=4, worst_site=5, console_sites=6
         ),
     ),
     MetricSpec(

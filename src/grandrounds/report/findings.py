@@ -10,11 +10,11 @@ from typing import Any
 
 from grandrounds.data.event import Event, order_by_event
 from grandrounds.data.sets.labels import ColumnLabels
-from grandrounds.metrics.confusion import Decisions, read_decisions
 from grandrounds.metrics.fairness import (
     MIN_PER_CLASS,
     MIN_ROWS,
     deployed_scores,
+    describe_without_model,
     enough_rows,
     group_lines,
     is_defined,
@@ -24,7 +24,7 @@ from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.fairness import describe_gaps, describe_mitigation
-from grandrounds.report.hospitals import BY_BENEFIT, WORSE, compare_hospitals
+from grandrounds.report.hospitals import BETTER, BY_BENEFIT, WORSE, compare_hospitals
 from grandrounds.report.outcome import is_classification, outcome_findings, percent
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
@@ -80,7 +80,7 @@ def make_findings(summary: Figures) -> Findings:
     """Describe in plain language what a finished run found.
 
     A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences answer,
-    in this order: what is the event and how common is it, is the model better than always answering the most common class, is
+    in this order: what is the event and how common is it, is the model better than each hospital's most common class, is
     it equally good at every site, is a hospital worse off with the model that it deploys, is that model worse than the majority
     class of a site, which sites lost weight for their explanations, which subgroups are served worse, and which
     features does the model rely on (of an additive model: its most important shapes).
@@ -88,9 +88,9 @@ def make_findings(summary: Figures) -> Findings:
     A run with a threshold other than 0.5 is compared with no model by net benefit at its threshold, since accuracy says little
     about such decisions; other runs by accuracy.
 
-    Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
-    AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
-    sites is low by chance alone.
+    Intervals are 95% intervals: those of `report.hospitals` for gains over no model, DeLong's for the AUROC.
+    Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many sites is low
+    by chance alone.
 
     Where hospitals deploy models of their own, every sentence is of these models (`deployed_scores`).
 
@@ -175,53 +175,32 @@ def _event(summary: Figures) -> Iterator[str]:
         yield f"Only {rarer} test {_plural(rarer, 'row')} {kind}: the scores below are not reliable."
 
 
-def compare_overall(summary: Figures) -> tuple[float, float] | None:
-    """Compute the interval of the gain over no model on all test rows, of the models of `summary`; None where not known.
-
-    The gain is that of accuracy over the majority class, or of net benefit where the threshold is not 0.5.
-    """
-    final, decisions = summary["final"], _chosen_decisions(summary)
-    if decisions is not None:
-        gain = decisions.benefit_gain
-        return None if gain is None or gain.low is None or gain.high is None else (gain.low, gain.high)
-    accuracy, majority = final.get("accuracy"), final.get("majority")
-    if not is_defined(accuracy) or not is_defined(majority):
-        return None
-    return _difference(float(accuracy), float(majority), float(final["count"]), _z(1))
-
-
-def _chosen_decisions(summary: Figures) -> Decisions | None:
-    """Count the decisions on all test rows at a threshold other than 0.5; None at 0.5, and where they are not known."""
-    threshold = float(summary.get("threshold") or 0.5)
-    return None if threshold == 0.5 or not summary.get("event") else read_decisions(summary["final"], threshold)
+def _at_threshold(summary: Figures) -> bool:
+    """True if decisions are taken at a threshold other than 0.5: net benefit judges them, and accuracy does not."""
+    return float(summary.get("threshold") or 0.5) != 0.5 and bool(summary.get("event"))
 
 
 def _overall(summary: Figures) -> Iterator[str]:
     """Compare the decisions on all test rows with no model, and explain the AUROC."""
-    final, decisions = summary["final"], _chosen_decisions(summary)
-    accuracy, majority, ends = final.get("accuracy"), final.get("majority"), compare_overall(summary)
-    better = False
-    if decisions is not None and decisions.benefit_gain is not None and ends is not None:
-        gain, (low, high) = decisions.benefit_gain.value, ends
-        better = low > _CLOSE
-        verdict = "better" if better else "worse" if high < -_CLOSE else "not clearly better"
+    final, compared = summary["final"], compare_hospitals(summary)
+    overall = None if compared is None else compared.overall
+    better = overall is not None and overall.verdict == BETTER
+    benefit = None if overall is None or not _at_threshold(summary) else overall.benefit_gain
+    gain = None if overall is None else overall.gain
+    verdict = "not clearly better" if overall is None or overall.verdict not in (BETTER, WORSE) else overall.verdict
+    if benefit is not None and benefit.low is not None and benefit.high is not None:
+        where = " at each hospital" if overall is not None and overall.decisions and overall.decisions.hospitals else ""
         yield (
-            f"At the run's threshold ({percent(decisions.threshold)}) the decisions are {verdict} than treating everyone or "
-            f"nobody: net benefit {gain:+.4f} against the better of the two (95% CI {low:+.4f} to {high:+.4f})."
+            f"At the run's threshold ({percent(summary['threshold'])}) the decisions are {verdict} than treating everyone or "
+            f"nobody{where}: net benefit {benefit.value:+.4f} against the better of the two (95% CI {benefit.low:+.4f} to "
+            f"{benefit.high:+.4f})."
         )
-    elif ends is not None:
-        low, high = ends
-        better = low > _CLOSE
-        if better:
-            verdict = "The model is better than the majority class"
-        elif high < -_CLOSE:
-            verdict = "The model is worse than the majority class"
-        else:
-            verdict = "The model is not clearly better than the majority class"
-        constant = _constant(majority_class(final, _class_names(summary)))
+    elif gain is not None and gain.low is not None and gain.high is not None:
+        constant = describe_without_model(summary.get("per_site") or {}, final, _class_names(summary))
         yield (
-            f"{verdict}: its accuracy is {_percent(accuracy)}, {constant} gives {_percent(majority)} "
-            f"(difference {_points(accuracy - majority)} points, 95% CI {_points(low)} to {_points(high)})."
+            f"The model is {verdict} than no model: its accuracy is {_percent(final['accuracy'])}, {constant} gives "
+            f"{_percent(final['accuracy'] - gain.value)} (difference {_points(gain.value)} points, 95% CI "
+            f"{_points(gain.low)} to {_points(gain.high)})."
         )
     if not all(is_defined(final.get(key)) for key in ("auroc", "auroc_low", "auroc_high")):
         return
@@ -333,7 +312,7 @@ def compare_with_majority(summary: Figures) -> MajorityComparison:
 
 def _against_majority(summary: Figures) -> Iterator[str]:
     """Name the sites whose own majority class is right more often than the model they deploy, and say which may be chance."""
-    if _chosen_decisions(summary) is not None:
+    if _at_threshold(summary):
         yield from _against_no_model(summary)
         return
     model = "the model" if deployed_scores(summary) is summary else "the deployed model"

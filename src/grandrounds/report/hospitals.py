@@ -52,7 +52,8 @@ class Hospital:
         events: Test rows with the event; None where there are no two classes.
         weight: Mean share in the common model over the rounds that weighed it; None where it was never weighed.
         score: AUROC (or the headline metric of the task) with its interval.
-        gain: Accuracy of the decisions at the run's threshold less the share of the hospital's most common class.
+        gain: Accuracy of the decisions at the run's threshold less the share of the hospital's most common class (of all
+            hospitals together: less that of each hospital's).
         accuracy: Accuracy of the decisions at the run's threshold.
         calibration: Observed over expected events; None where the run did not record the expected number.
         slope: Calibration slope, without an interval.
@@ -251,6 +252,10 @@ def compare_hospitals(
     )
     total = {part: sum(r.get(part, 0) for r in rows.values()) for part in ("train", "test")}
     overall = _describe("all hospitals", shown.get("final") or {}, total, None, threshold, task, expected.get(""))
+    by_hospital = tuple(h.decisions for h in hospitals if h.decisions is not None)
+    if overall.decisions is not None and sum(d.rows for d in by_hospital) == overall.decisions.rows:
+        decisions = replace(overall.decisions, hospitals=by_hospital)
+        overall = replace(overall, decisions=decisions, gain=decisions.gain)
     unseen = _combine(per_site, task)
     common = None if task != CLASSIFICATION else float(summary.get("threshold") or 0.5)
     return HospitalComparison(

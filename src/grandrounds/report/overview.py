@@ -17,7 +17,7 @@ from grandrounds.core.sources import AT_SITES
 from grandrounds.data.event import Event
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.methods.personal.parts import describe_base
-from grandrounds.metrics.fairness import decision_key, deployed_scores, intervals, is_defined
+from grandrounds.metrics.fairness import NO_MODEL, decision_key, deployed_scores, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.document import has_test_rows, model_line, rounds_line, sites_line
@@ -446,6 +446,7 @@ def _scores(summary: RunSummary) -> list[Score]:
         "ppv",
         "npv",
         "accuracy",
+        "majority",
         "calibration_slope",
         "calibration_intercept",
     ):
@@ -453,7 +454,8 @@ def _scores(summary: RunSummary) -> list[Score]:
         decides = threshold is not None and summary.event and not metric.startswith("calibration")
         at = f" at {percent(threshold)}" if decides and threshold is not None else ""
         at = " at 50%" if at and metric == "accuracy" and key == metric else at
-        found.append(_score(summary, key, f"{metric_label(metric)}{at}"))
+        label = f"accuracy of {NO_MODEL}" if metric == "majority" else f"{metric_label(metric)}{at}"
+        found.append(_score(summary, key, label))
     return [score for score in found if score is not None]
 
 

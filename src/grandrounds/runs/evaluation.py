@@ -23,7 +23,7 @@ from grandrounds.methods import is_exact
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import EvaluationResult
 from grandrounds.metrics import OutcomeTally, Place, Tally, choose_threshold, decision_curve, scores, shown_in
-from grandrounds.metrics.fairness import below_majority, worst_site
+from grandrounds.metrics.fairness import accuracy_without_model, below_majority, worst_site
 from grandrounds.metrics.local_models import disclose_shared_models
 from grandrounds.models import model_name
 from grandrounds.site.tasks import task_of_class
@@ -101,6 +101,8 @@ def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: 
         figures(scored.totals[part].sum(axis=0), threshold=threshold, more=more) for part in ("train", "val")
     )
     tested = test_scores(scored, encoding, threshold=threshold, more=more)
+    for part in (train, validation):
+        part.pop("majority", None)  # known of test rows only: the answer without a model differs between hospitals
     gap = {m: train[m] - tested["final"][m] for m in shown_in(Place.GAP, task)}
     return {**tested, "validation": validation, "training": train, "generalisation_gap": gap}
 
@@ -109,9 +111,12 @@ def test_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: f
     """Compute all scores of test rows, of the final model or of those that sites deploy, as the summary has them of both."""
     task, total, per_site = task_of(encoding), scored.totals["test"].sum(axis=0), site_figures(scored)
     is_class = task == CLASSIFICATION
+    final = figures(total, threshold=threshold, more=more)
+    if is_class:
+        final["majority"] = accuracy_without_model(per_site, final)
     return {
         "threshold": threshold if is_class else None,
-        "final": figures(total, threshold=threshold, more=more),
+        "final": final,
         "per_site": per_site,
         "worst_site": worst_site(per_site, task),
         "below_majority": sites_below_majority(per_site, encoding),

@@ -118,7 +118,8 @@ class Finalizer:
         if is_personal(plan):
             final["personal"], deployed = self._personalized(model, served)
             scored = replace(scored, by_column=deployed or scored.by_column)
-        decided = float(final["personal"]["threshold"]) if deploys else threshold
+        own_threshold = final["personal"]["threshold"] if deploys else None  # an outcome without classes has none
+        decided = threshold if own_threshold is None else float(own_threshold)
         fairness, mitigation = self._compare_groups(scored, decided, deploys=deploys)
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)

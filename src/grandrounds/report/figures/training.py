@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord, RunSummary
 from grandrounds.metrics import HEADLINE, HIGHER_IS_BETTER
-from grandrounds.metrics.fairness import MIN_ROWS, can_rank
+from grandrounds.metrics.fairness import MIN_ROWS, NO_MODEL, can_rank, deployed_scores
 from grandrounds.metrics.local_models import local_means
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.figures.weighting import bars, spread_positions
@@ -54,8 +54,10 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
         _line(x, [t["accuracy"] for t in test], "accuracy", COLOURS[0], width=3),
         _line(x, [t["auroc"] for t in test], "AUROC", COLOURS[1], width=3),
         *([_line(x, lowest, "lowest AUROC of a site", COLOURS[2])] if any(v is not None for v in lowest) else []),
-        _line(x, [t["majority"] for t in test], "accuracy of the majority class", QUIET, dash="dot"),
     ]
+    constant = None if summary is None else deployed_scores(summary).final.get("majority")
+    if constant is not None:
+        scores.append(_line(x, [constant] * len(x), f"accuracy of {NO_MODEL}", QUIET, dash="dot"))
     right = [
         _line(x, [t["log_loss"] for t in test], "log loss, test", COLOURS[0], width=3),
         _line(x, [v["log_loss"] for v in val], "log loss, validation", COLOURS[4], dash="dash"),

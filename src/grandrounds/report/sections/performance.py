@@ -7,6 +7,7 @@ from html import escape
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
+    NO_MODEL,
     clearly_worse,
     decision_key,
     decision_metric,
@@ -57,7 +58,7 @@ def _class_tiles(summary: RunSummary) -> list[tuple[str, str, str]]:
         (
             accuracy_name(summary),
             number(decision_metric("accuracy", final), 3),
-            f"majority class {number(final['majority'], 3)}",
+            f"{NO_MODEL} {number(final['majority'], 3)}",
         ),
         ("AUROC", number(final["auroc"], 3), _interval(final)),
         ("log loss", number(final["log_loss"], 3), f"ECE {number(final['ece'], 3)}"),

@@ -10,7 +10,7 @@ from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, say
 from grandrounds.analysis.dossier.statements.data import list_names
 from grandrounds.analysis.dossier.statements.run_kind import classifies, defined, has_event, has_test_rows, task_of
-from grandrounds.metrics.fairness import decision_key, intervals, is_defined
+from grandrounds.metrics.fairness import NO_MODEL, decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 
@@ -116,7 +116,7 @@ def state_decisions(facts: Facts) -> Iterator[Statement]:
     key = decision_key("accuracy", facts.raw(SUMMARY, "final"))
     if is_defined(facts.get(SUMMARY, "final", key)) and is_defined(facts.get(SUMMARY, "final", "majority")):
         yield say(
-            "Decisions have an accuracy of {accuracy}; always answering the most common class has {majority}.",
+            f"Decisions have an accuracy of {{accuracy}}; always answering {NO_MODEL} has {{majority}}.",
             accuracy=read_interval(facts, ("final",), key),
             majority=facts.value(SUMMARY, "final", "majority", show=".3f"),
         )
