@@ -108,7 +108,7 @@ def permutation_jobs(held: Setting) -> dict[str, Job]:
     try:
         jobs["Captum"] = by_captum(held)
     except ImportError:
-        print("Captum is not installed and is left out: pip install 'grandrounds[imaging]'")
+        print("Captum is not installed and is left out: pip install captum")
     return jobs
 
 

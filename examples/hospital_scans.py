@@ -3,7 +3,7 @@
     python examples/hospital_scans.py scans
 
 Nobody was scanned: the values are noise, and patients with a nodule have a bright sphere. Names and numbers in the tags are
-made up. The folder gets a manifest with labels; it needs `pip install 'grandrounds[scans]'`.
+made up. The folder gets a manifest with labels; it needs `pip install '.[scans]'`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
 
+from grandrounds.core.errors import install_extra
 from grandrounds.data.formula import parse_formula
 from tests.support import refused
 
@@ -71,5 +73,5 @@ def test_formulas_that_cannot_be_fitted_are_refused(text, named):
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "formulaic", None)
-    with refused("missing-package", match=r"pip install 'grandrounds\[formula\]'"):
+    with refused("missing-package", match=re.escape(install_extra("formula"))):
         parse_formula("died ~ age")

@@ -83,6 +83,13 @@ def test_what_leaves_a_site(tmp_path):
     assert "personal.harm" in text, "yes or no"
 
 
+def test_the_threat_model_quotes_what_leaves_a_site(tmp_path):
+    text = run("what_leaves.py", "heart", "switzerland", cwd=tmp_path)
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    quoted = page.split("it ends with:\n\n```text\n")[1].split("```")[0]
+    assert quoted.startswith("Inferred from them") and text.endswith(quoted)
+
+
 def test_why_a_hospital_should_join(tmp_path):
     text = run("why_join.py", cwd=tmp_path)
     lines = {line.split()[0]: line.split() for line in text.splitlines()[1:-1]}

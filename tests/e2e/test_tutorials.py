@@ -83,7 +83,7 @@ def test_pages_do_something():
     }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs pip install 'grandrounds[docs]'")
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs pip install '.[docs]'")
 def test_the_documentation_builds_without_a_warning(tmp_path):
     mkdocs = shutil.which("mkdocs", path=str(Path(sys.executable).parent))
     done = subprocess.run(

@@ -17,6 +17,7 @@ from sklearn.datasets import load_breast_cancer
 
 import grandrounds as gr
 from grandrounds.audit.head import SignedHead
+from grandrounds.core.errors import install_extra
 from grandrounds.integrations.mlflow import NotLogged, Target, track
 from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, build_tags, flatten_plan, identify
 from grandrounds.integrations.mlflow.target import hide_credentials
@@ -261,7 +262,7 @@ def test_a_wrong_word_or_no_mlflow_is_said_before_anything_is_trained(tmp_path, 
     monkeypatch.setitem(sys.modules, "mlflow", None)
     done = rounds("run", "--out", out, "--track", "mlflow")
     assert done.returncode == 2
-    assert "`pip install 'grandrounds[tracking]'`" in done.stderr
+    assert install_extra("tracking") in done.stderr
     assert not out.exists()
 
 

@@ -71,6 +71,15 @@ def reading_rows() -> Iterator[None]:
         raise
 
 
+FROM_CLONE = "in a clone of the repository run"
+"""The package is on no registry: whoever took its name there would own every install of it."""
+
+
+def install_extra(extra: str) -> str:
+    """Return the clause that installs an extra of pyproject.toml, for messages about a missing package."""
+    return f"{FROM_CLONE} `pip install '.[{extra}]'`"
+
+
 _LONGEST = 100  # characters of a word that are compared: the time that takes grows with their square
 
 

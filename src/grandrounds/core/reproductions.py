@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import FROM_CLONE, BadInput
 
 GROUP = "grandrounds.reproductions"
 MISSING = (
     "reproductions of papers are a distribution of their own, which is not installed: "
-    "in a clone of the repository run `pip install ./reproductions`"
+    f"{FROM_CLONE} `pip install ./reproductions`"
 )
 
 

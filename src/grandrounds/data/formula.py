@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 
 _CATEGORY = re.compile(r"C\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
 _SURVIVAL = re.compile(r"Surv\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*,\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
@@ -112,7 +112,7 @@ def _terms(text: str, right: str) -> list[list[tuple[str, bool]]]:
         from formulaic.errors import FormulaicError
     except ImportError:
         raise BadInput(
-            "a formula needs the package formulaic: pip install 'grandrounds[formula]', or list the columns with --features",
+            f"a formula needs the package formulaic; {install_extra('formula')}, or list the columns with --features",
             code="missing-package",
         ) from None
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, install_extra, nearest
 from grandrounds.data.dataset import MAX_GROUPS, group_by_quartile
 from grandrounds.data.table import Table, parse_numbers
 
@@ -141,7 +141,7 @@ def pillow(purpose: str) -> Any:
         from PIL import Image
     except ImportError:
         raise BadInput(
-            f"{purpose} needs Pillow; run: pip install 'grandrounds[imaging]'", code="missing-package"
+            f"{purpose} needs Pillow; {install_extra('imaging')}", code="missing-package"
         ) from None
     return Image
 

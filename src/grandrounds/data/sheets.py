@@ -22,7 +22,7 @@ from xml.etree.ElementTree import Element, iterparse
 from xml.parsers import expat
 
 from grandrounds.core.arrays import refuse_bomb
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.limits import BROKEN_ARCHIVE, EXCEL_CELL, STYLE_BYTE, XML_BYTE, check_text
 from grandrounds.data.table import format_number
 
@@ -172,7 +172,7 @@ def open_workbook(stream: BytesIO, *, source: str) -> Iterator[Any]:
         import openpyxl
     except ImportError:
         raise BadInput(
-            f"reading {source} needs openpyxl; run: pip install 'grandrounds[excel]', or save it as CSV UTF-8",
+            f"reading {source} needs openpyxl; {install_extra('excel')}, or save it as CSV UTF-8",
             code="missing-package",
         ) from None
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core import redact
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, install_extra, nearest
 from grandrounds.data.limits import OBJECT_CELL, check_table, check_text
 from grandrounds.data.table import Table, check_names, to_column
 
@@ -46,7 +46,7 @@ _BAD_CURSOR = "42P11"
 """SQLSTATE of a query that is several statements, or not a SELECT."""
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
-_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "'grandrounds[databases]'", "MySQLdb": "mysqlclient"}
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def open_database(address: str) -> Database:
     except (ArgumentError, NoSuchModuleError, ValueError, TypeError) as error:
         if isinstance(error, NoSuchModuleError) and scheme.startswith("duckdb"):
             raise BadInput(
-                "the database driver for duckdb:// is not installed; run: pip install 'grandrounds[databases]'",
+                f"the database driver for duckdb:// is not installed; {install_extra('databases')}",
                 code="missing-package",
             ) from None
         raise BadInput(
@@ -137,9 +137,8 @@ def open_database(address: str) -> Database:
         ) from None
     except ImportError as error:
         package = _PACKAGES.get(error.name or "", error.name or scheme)
-        raise BadInput(
-            f"the database driver for {scheme}:// is not installed; run: pip install {package}", code="missing-package"
-        ) from None
+        install = install_extra("databases") if package == "psycopg2" else f"run: pip install {package}"
+        raise BadInput(f"the database driver for {scheme}:// is not installed; {install}", code="missing-package") from None
     return Database(engine, url, source, schema if isinstance(schema, str) else "")
 
 

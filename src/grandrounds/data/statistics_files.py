@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array, largest_unpacked, refuse_bomb
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.formats import AUTO, Format, Reading, list_columns
 from grandrounds.data.limits import OBJECT_CELL, check_table
 from grandrounds.data.table import Table, check_names, format_number, is_number, to_column
@@ -104,7 +104,7 @@ def _parse(raw: bytes, *, source: str, encoding: str) -> tuple[Mapping[str, Sequ
         import pyreadstat
     except ImportError:
         raise BadInput(
-            f"reading {source} needs pyreadstat; run: pip install 'grandrounds[statistics]', or save it as CSV UTF-8",
+            f"reading {source} needs pyreadstat; {install_extra('statistics')}, or save it as CSV UTF-8",
             code="missing-package",
         ) from None
     ending = next(e for e in _READERS if source.lower().endswith(e))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
@@ -155,7 +155,7 @@ def build_model(
             from grandrounds.models.custom_net import build_custom_net
         except ImportError:
             raise BadInput(
-                "a custom model needs torch: pip install 'grandrounds[imaging]'", code="missing-package"
+                f"a custom model needs torch; {install_extra('imaging')}", code="missing-package"
             ) from None
         task = str(spec.get("task", CLASSIFICATION))
         outputs = outputs if task == CLASSIFICATION else 1

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.models.boosted_text import (
     CACHED_TEXTS,
     BoostedLayout,
@@ -207,7 +207,7 @@ def _lightgbm() -> Any:
         import lightgbm
     except ImportError:
         raise BadInput(
-            "model.name is 'lightgbm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'",
+            f"model.name is 'lightgbm', which needs the package lightgbm; {install_extra('baselines')}",
             code="missing-package",
         ) from None
     except OSError as e:

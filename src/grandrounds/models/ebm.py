@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.models.columns import Column
 from grandrounds.models.steps import StepModel
 
@@ -111,7 +111,7 @@ def _interpret() -> Any:
         from interpret import glassbox
     except ImportError:
         raise BadInput(
-            "model.name is 'ebm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'",
+            f"model.name is 'ebm', which needs the package interpret-core; {install_extra('baselines')}",
             code="missing-package",
         ) from None
     return glassbox

@@ -12,7 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -46,7 +46,7 @@ def require_flower() -> None:
     try:
         import flwr
     except ImportError:
-        raise BadInput("Flower is not installed: pip install 'grandrounds[flower]'", code="missing-package") from None
+        raise BadInput(f"Flower is not installed; {install_extra('flower')}", code="missing-package") from None
     version = str(flwr.__version__)
     if ".".join(version.split(".")[:2]) not in FLWR:
         supported, newest = " and ".join(FLWR), FLWR[-1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.arrays import write_atomic
-from grandrounds.core.errors import BadInput, visible
+from grandrounds.core.errors import BadInput, install_extra, visible
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report.card import BoardFile, decision_asked
@@ -272,7 +272,7 @@ class _Pptx:
             return cls(import_module("pptx"), {name: import_module(f"pptx.{name}") for name in names})
         except ImportError:
             raise BadInput(
-                "slides need python-pptx: `pip install 'grandrounds[slides]'`, or use --pdf", code="missing-package"
+                f"slides need python-pptx; {install_extra('slides')}, or use --pdf", code="missing-package"
             ) from None
 
     def new(self, width: float, height: float) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import write_atomic
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.kinds import outcome_of
@@ -109,7 +109,7 @@ def to_onnx(model: TrainedModel) -> Any:
         import onnx  # noqa: F401
     except ImportError:
         raise BadInput(
-            "export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'", code="missing-package"
+            f"export to ONNX needs the package onnx; {install_extra('onnx')}", code="missing-package"
         ) from None
 
     if model.net.kernel in COLUMN_KERNELS:

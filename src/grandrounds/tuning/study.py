@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.rng import generator
 from grandrounds.tuning.space import Space, Value
 from grandrounds.tuning.trial import Goal, Outcome, Trial
@@ -31,7 +31,7 @@ def require_optuna() -> None:
 
     if find_spec("optuna") is None:
         raise BadInput(
-            "tuning needs Optuna, which is not installed: pip install 'grandrounds[baselines]'",
+            f"tuning needs Optuna, which is not installed; {install_extra('baselines')}",
             code="missing-package",
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.scans.deidentify import IDENTIFYING
 from grandrounds.data.scans.options import ScanOptions, parse_options
 from grandrounds.data.scans.reading import read_scans
@@ -252,7 +254,7 @@ def test_a_missing_package_is_named(scans, monkeypatch):
 
     for module in ("pydicom", "nibabel"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BadInput, match=r"reading DICOM needs pydicom; run: pip install 'grandrounds\[scans\]'") as e:
+    with pytest.raises(BadInput, match=re.escape(install_extra("scans"))) as e:
         read(scans[0], {"folder": ["p0", "p1"]})
     assert e.value.code == "missing-package"
     (scans[0] / "a.nii").write_bytes(b"x")

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.rng import generator
 from grandrounds.data.sets.sentence_encoder import FILES, embed, embed_pieces, word_pieces
 from grandrounds.data.store import locate_file
@@ -161,7 +161,4 @@ def test_without_torch_one_sentence_names_the_extra():
         "except Exception as e: print(type(e).__name__, e)"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (
-        process.stdout.startswith("BadInput diabetes-130-text needs torch")
-        and 'pip install "grandrounds[text]"' in process.stdout
-    )
+    assert process.stdout.startswith("BadInput diabetes-130-text needs torch") and install_extra("text") in process.stdout

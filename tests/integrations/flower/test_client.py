@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from grandrounds.core.errors import install_extra
 from grandrounds.explain.agreement import centre_blob
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.explainers.shapley import direction
@@ -160,4 +161,4 @@ try:
 except ImportError as e:
     print(e)
 """
-    assert "needs Flower: pip install 'grandrounds[flower]'" in python(code)
+    assert install_extra("flower") in python(code)

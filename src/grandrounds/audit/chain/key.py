@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 
 VARIABLE = "GRANDROUNDS_CHAIN_KEY"
 _FORM = "a private key is 64 hexadecimal digits"
@@ -28,7 +28,7 @@ def need_web3() -> Any:
         import web3
     except ImportError:
         raise BadInput(
-            "anchoring needs the package web3: pip install 'grandrounds[chain]'", code="missing-package"
+            f"anchoring needs the package web3; {install_extra('chain')}", code="missing-package"
         ) from None
     finally:
         sys.setrecursionlimit(limit)

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING, TypedDict
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -103,6 +103,6 @@ def _hasher() -> PasswordHasher:
         from argon2 import PasswordHasher
     except ImportError:
         raise BadInput(
-            "passwords of the console need argon2-cffi: pip install 'grandrounds[console]'", code="missing-package"
+            f"passwords of the console need argon2-cffi; {install_extra('console')}", code="missing-package"
         ) from None
     return PasswordHasher(time_cost=ITERATIONS, memory_cost=MEMORY_KIB, parallelism=THREADS)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array, refuse_bomb
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.limits import VOXEL, check_scan
 from grandrounds.data.scans.volume import WHITE, Axes, Volume, window_values
 
@@ -102,7 +102,7 @@ def _load(path: Path, where: str) -> Any:
     try:
         import nibabel
     except ImportError:
-        raise BadInput("reading NIfTI needs nibabel; run: pip install 'grandrounds[scans]'", code="missing-package") from None
+        raise BadInput(f"reading NIfTI needs nibabel; {install_extra('scans')}", code="missing-package") from None
     if not path.is_file():
         raise BadInput(f"{where}: file {path} not found; check the manifest", code="file-not-found")
     try:

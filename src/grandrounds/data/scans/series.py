@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array, largest_unpacked, refuse_bomb
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, install_extra, nearest
 from grandrounds.data.scans.deidentify import (
     FLAGS,
     IDENTIFYING,
@@ -202,7 +202,7 @@ def load_pydicom(purpose: str) -> Any:
         import pydicom.pixels
     except ImportError:
         raise BadInput(
-            f"{purpose} needs pydicom; run: pip install 'grandrounds[scans]'", code="missing-package"
+            f"{purpose} needs pydicom; {install_extra('scans')}", code="missing-package"
         ) from None
     module: Any = pydicom
     return module

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.core.arrays import Array, encode, load
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.store import DataFile, cache_folder, locate_file, new_file, search_folders
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def embed(texts: Sequence[str], *, name: str | None = None, progress: EmbeddingP
         import torch
     except ImportError:
         raise BadInput(
-            f'{name or "text"} needs torch for its sentence encoder: pip install "grandrounds[text]"',
+            f"{name or 'text'} needs torch for its sentence encoder; {install_extra('text')}",
             code="missing-package",
         ) from None
     number = {

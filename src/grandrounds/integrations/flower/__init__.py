@@ -39,8 +39,10 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
     from importlib.util import find_spec
 
+    from grandrounds.core.errors import install_extra
+
     if find_spec("flwr") is None:
-        raise ImportError(f"grandrounds.flower.{name} needs Flower: pip install 'grandrounds[flower]'")
+        raise ImportError(f"grandrounds.flower.{name} needs Flower; {install_extra('flower')}")
     value = getattr(import_module(f"grandrounds.flower.{_HOME[name]}"), name)
     globals()[name] = value
     return value

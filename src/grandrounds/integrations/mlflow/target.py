@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 from urllib.parse import unquote, urlsplit
 
-from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.core.errors import BadInput, GrandRoundsError, install_extra, nearest
 from grandrounds.core.redact import HIDDEN, hide
 from grandrounds.runs.run import Run
 
@@ -76,7 +76,7 @@ class Target:
                 f"unknown tracker '{hide(text)}'; {nearest(name, _KNOWN)} (or mlflow:URI)", code="unknown-tracker"
             )
         if find_spec("mlflow") is None:
-            raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`", code="missing-package")
+            raise BadInput(f"logging a run needs MLflow; {install_extra('tracking')}", code="missing-package")
         return cls(uri or os.environ.get(_URI) or None, named=bool(uri))
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, install_extra
 
 NETS: dict[str, str] = {
     "small-cnn": "Two convolutions and three dense layers (LeNet-5), 62 thousand parameters; 16 pixels or more.",
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise BadInput("nets for images need torch: pip install 'grandrounds[imaging]'", code="missing-package") from None
+        raise BadInput(f"nets for images need torch; {install_extra('imaging')}", code="missing-package") from None
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
