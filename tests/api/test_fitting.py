@@ -206,3 +206,13 @@ def test_a_run_without_estimates_is_refused(tmp_path):
     run = gr.run("heart", rounds=1, out=tmp_path / "run")
     with refused("no-estimates", match="fedavg"):
         read_regression(run)
+
+
+@pytest.mark.parametrize("absent", ["weights", "freq_weights", "offset", "exposure"])
+def test_weights_and_offsets_are_refused_before_a_run(absent, tmp_path):
+    frame = heart()
+    with refused("not-offered"):
+        gr.glm(frame, label="disease", features=["age"], out=tmp_path / "run", **{absent: frame["age"]})
+    with pytest.raises(TypeError, match="familly"):
+        gr.glm(frame, label="disease", familly="logistic")
+    assert not (tmp_path / "run").exists()

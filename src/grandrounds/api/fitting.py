@@ -136,6 +136,7 @@ def glm(
     settings: Settings = (),
     out: str | Path | None = None,
     progress: RunProgress = None,
+    **absent: object,
 ) -> Regression:
     """Fit a logistic, linear or Poisson regression across hospitals.
 
@@ -163,6 +164,7 @@ def glm(
         out: The run folder; by default `runs/DATA-glm-seedN`.
         progress: True shows a bar, False none; by default a terminal or notebook shows one. A function is called with each
             event instead.
+        absent: weights=, offset= and exposure= of other packages are refused with a reason; there are no others.
 
     Returns:
         The result: `summary()`, `to_frame()`, `estimates`, `run`.
@@ -175,6 +177,7 @@ def glm(
         >>> glm("heart", features=["age", "sex"]).summary()  # doctest: +SKIP
         >>> glm(frame, formula="died ~ age + C(sex) * bmi", site="hospital")  # doctest: +SKIP
     """
+    refuse_absent(absent, "glm")
     if family not in TASKS:
         from grandrounds.core.errors import nearest
 
@@ -216,6 +219,7 @@ def cox(
     settings: Settings = (),
     out: str | Path | None = None,
     progress: RunProgress = None,
+    **absent: object,
 ) -> Regression:
     """Fit a Cox regression across hospitals: hazard ratios with intervals.
 
@@ -244,6 +248,7 @@ def cox(
         out: The run folder; by default `runs/DATA-cox-seedN`.
         progress: True shows a bar, False none; by default a terminal or notebook shows one. A function is called with each
             event instead.
+        absent: weights= and offset= of other packages are refused with a reason; there are no others.
 
     Returns:
         The result: `summary()`, `to_frame()`, `estimates`, `run`.
@@ -255,6 +260,7 @@ def cox(
     Examples:
         >>> cox(frame, time="days", event="died", site="hospital").summary()  # doctest: +SKIP
     """
+    refuse_absent(absent, "cox")
     exact: dict[str, Any] = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": ridge}
     if horizon is not None:
         exact["horizon"] = horizon
@@ -272,6 +278,31 @@ def cox(
         settings=settings,
     )
     return fit(built, rows, out=out, progress=progress)
+
+
+def refuse_absent(given: Mapping[str, object], function: str) -> None:
+    """Refuse arguments that regressions of other packages have and this one does not.
+
+    Args:
+        given: The arguments that are none of the function's, by name.
+        function: Its name.
+
+    Raises:
+        BadInput: One of them is an offset or a weight of rows.
+        TypeError: It is nothing that is known.
+    """
+    from grandrounds.data.formula import NO_OFFSET
+
+    for name in given:
+        if name in ("offset", "exposure"):
+            raise BadInput(f"{name}: {NO_OFFSET}", code="not-offered")
+        if name in ("weights", "freq_weights", "var_weights"):
+            raise BadInput(
+                f"{name}: rows have no weights (survey, frequency or inverse-probability weights are not offered), and every row "
+                "counts once; a table with one row for each patient can be fitted",
+                code="not-offered",
+            )
+        raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,15 @@ class FitSource:
 
 
 @dataclass(frozen=True)
+class AbsentOptions:
+    """Options that regressions of other packages have, and that are refused with a reason."""
+
+    weights: Annotated[str | None, typer.Option("--weights", hidden=True)] = None
+    offset: Annotated[str | None, typer.Option("--offset", hidden=True)] = None
+    exposure: Annotated[str | None, typer.Option("--exposure", hidden=True)] = None
+
+
+@dataclass(frozen=True)
 class FitColumns:
     """Columns of a regression beside its outcome."""
 
@@ -97,6 +106,7 @@ class FitColumns:
     formula: FormulaText = None
     patient: Patient = None
     drop: Drop = None
+    absent: AbsentOptions = AbsentOptions()
 
 
 @dataclass(frozen=True)
@@ -267,8 +277,9 @@ def _fit(
     rest: FitRest,
 ) -> None:
     """Build the experiment of a regression, run it, and print and write its result."""
-    from grandrounds.api.fitting import fit, regression_experiment
+    from grandrounds.api.fitting import fit, refuse_absent, regression_experiment
 
+    refuse_absent({name: v for name, v in vars(columns.absent).items() if v is not None}, method)
     experiment, _ = regression_experiment(
         method,
         source,

@@ -11,6 +11,7 @@ from typing import Any
 
 from grandrounds.core.errors import visible
 from grandrounds.report.estimates import (
+    DISPERSIONS,
     ERRORS,
     INTERCEPTS,
     MODELS,
@@ -18,6 +19,7 @@ from grandrounds.report.estimates import (
     EstimatesRecord,
     describe_differences,
     disclosure_sentence,
+    format_fact,
     has_tests,
     is_intercept,
     score_rows,
@@ -90,7 +92,7 @@ def summary_text(
         blocks = [(heads[:first], [r[:first] for r in rows]), (["", *heads[first:]], ratios)]
     total = max(_WIDTH, *(_measure(*block) for block in blocks))
     title = MODELS.get(estimates.model, estimates.model)
-    lines = [f"{title[0].upper()}{title[1:]} across hospitals".center(total).rstrip(), "=" * total]
+    lines = [f"{_capital(title)} across hospitals".center(total).rstrip(), "=" * total]
     lines += _facts(record, total, label=label, hospitals=hospitals, duration=duration, references=references)
     lines.append("=" * total)
     for block_heads, block_rows in blocks:
@@ -170,6 +172,7 @@ def _facts(
     pairs = [("Outcome", outcome), ("Hospitals", _whole(hospitals)), ("Rows", _whole(facts.get("n")))]
     pairs += [("Events", _whole(facts.get("events"))), ("Log-likelihood", _decimal(facts.get("log_likelihood")))]
     pairs += [("Deviance", _decimal(facts.get("deviance"))), ("AIC", _decimal(facts.get("aic")))]
+    pairs += [(_capital(DISPERSIONS.get(record.original.model, "")), _number(facts.get("dispersion")))]
     pairs += [("Ridge penalty", _plain(facts.get("ridge"))), ("Ties", str(facts.get("ties") or ""))]
     pairs += [("Exchanges", _exchanges(sent)), ("Numbers sent / held", _ratio(sent))]
     pairs = [(visible(name), visible(value)) for name, value in pairs if value]
@@ -198,6 +201,14 @@ def _whole(value: Any) -> str:
 
 def _decimal(value: Any) -> str:
     return "" if value is None else f"{float(value):,.2f}"
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else format_fact(value)
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _plain(value: Any) -> str:

@@ -40,6 +40,7 @@ FEW_HOSPITALS = 20
 
 _LONGEST = 2.0  # largest step of a coefficient in Poisson regression, in standard deviations
 _MOST_SHARE, _HIGH_SHARE = 0.33, 0.1  # of coefficients to rows: refuse, note
+_DISPERSED = 1.2  # Pearson dispersion of counts from which on advice is given
 _NEAR = 1e-4  # a decrement at which variances can be compared
 
 
@@ -230,7 +231,7 @@ class _Run:
                 "n": (),
             }
             if self.family.name == "poisson":
-                blocks |= {"saturated": (), "far": (points,)}
+                blocks |= {"saturated": (), "far": (points,), "pearson": (points,)}
             if self.terms.intercept == OWN:
                 blocks["used"] = ()
                 if self.terms.mean_intercept:
@@ -388,12 +389,30 @@ class _Run:
             facts["dispersion"] = float(deviance) / degrees
         elif self.family.name == "poisson":
             deviance = 2 * (float(total["saturated"]) - value)
+            facts["dispersion"] = float(total["pearson"][best]) / degrees
+            if terms.errors == "model":
+                self.notes += describe_dispersion(facts["dispersion"], degrees)
         return facts | {
             "log_likelihood": float(value),
             "deviance": float(deviance),
             "aic": float(2 * count - 2 * value),
             "exchanges": self.exchanges,
         }
+
+
+def describe_dispersion(dispersion: float, degrees: float) -> list[str]:
+    """Say that counts vary more than a Poisson regression expects, and what to do; nothing where they clearly do not.
+
+    Args:
+        dispersion: Pearson's statistic over its degrees of freedom; 1 is expected.
+        degrees: Degrees of freedom.
+    """
+    if dispersion <= _DISPERSED or dispersion - 1 <= 3 * (2 / degrees) ** 0.5:
+        return []
+    return [
+        f"counts vary more than Poisson regression expects (Pearson dispersion {dispersion:.3g}, and 1 is expected): standard "
+        f"errors of the model are about {dispersion**0.5:.2g} times too small; use robust ones (--errors rows, errors=\"rows\")"
+    ]
 
 
 def fit_rows(terms: GLMTerms, rows: Rows) -> tuple[Array, Array] | None:

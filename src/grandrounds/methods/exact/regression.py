@@ -30,7 +30,7 @@ from grandrounds.statistics.glm import GLMTerms, fit_glm
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import TAU2
 from grandrounds.statistics.meta import KIND as META
-from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, fit_meta
+from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, choose_errors, fit_meta
 from grandrounds.statistics.question import Fit
 from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
 from grandrounds.statistics.time_counts import count_by_cell
@@ -88,7 +88,8 @@ class _Regression(ExactMethod):
         names = _table_encoding(server.encoding).features
         known = dict(zip(estimates.names, estimates.beta.tolist(), strict=True))
         about = tuple(known.get(name, 0.0) for name in names)
-        terms = MetaTerms(estimates.model, names, about, ties=str(self.settings.exact.ties))
+        errors = choose_errors(estimates.model, estimates.errors)
+        terms = MetaTerms(estimates.model, names, about, ties=str(self.settings.exact.ties), errors=errors)
         return RegressionResult(estimates, (yield from fit_meta(terms)))
 
     def fit_common(self, server: Server) -> Fit[Estimates]:
