@@ -19,7 +19,7 @@ FEATURES = [*NUMBERS, *WORDS]
 @pytest.fixture(scope="module")
 def logistic(tmp_path_factory) -> gr.Regression:
     """A logistic regression on the heart data set with one intercept."""
-    return gr.glm("heart", features=FEATURES, intercept="common", out=tmp_path_factory.mktemp("glm") / "run")
+    return gr.glm("heart", features=FEATURES, out=tmp_path_factory.mktemp("glm") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,20 @@ def test_secure_sums_give_the_same_numbers(logistic, tmp_path):
     assert not result.record.by_site
 
 
-def test_three_real_hospitals_have_random_intercepts_by_default(tmp_path):
-    result = gr.glm("heart", features=["age"], out=tmp_path / "run")
-    assert result.estimates.facts["intercept"] == "random"
+def test_the_default_of_real_hospitals_is_the_fit_of_the_pooled_rows(logistic):
+    assert logistic.run.plan["split"]["partition"] == "column"
+    assert logistic.estimates.facts["intercept"] == "common"
+
+
+@pytest.mark.parametrize(("intercept", "word"), [("common", ""), ("own", "too large"), ("random", "too small")])
+def test_intercepts_of_small_hospitals_are_warned_of(intercept, word, tmp_path):
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(30), 10)
+    frame = pd.DataFrame({"x": rng.normal(size=300), "hospital": [f"h{k}" for k in site]})
+    frame["died"] = (rng.random(300) < 1 / (1 + np.exp(-frame["x"] - rng.normal(size=30)[site]))).astype(int)
+    options = {"label": "died", "features": ["x"], "site": "hospital", "intercept": intercept}
+    text = gr.glm(frame, out=tmp_path / "run", **options).summary()
+    assert ("the median hospital has 10 rows".casefold() in text.casefold()) == bool(word) and word in text
 
 
 def test_robust_errors_equal_statsmodels(tmp_path):

@@ -125,7 +125,7 @@ def glm(
     site: str | None = None,
     formula: str | None = None,
     family: str = "auto",
-    intercept: str = "auto",
+    intercept: str = "common",
     errors: str = "model",
     ridge: float = 0.0,
     firth: bool = False,
@@ -151,8 +151,8 @@ def glm(
         formula: A formula in place of `label` and `features`: "died ~ age + C(sex) * bmi". It needs formulaic.
         family: "logistic", "linear" or "poisson"; "auto": logistic for two values, linear for a measurement. Counts are asked
             for.
-        intercept: "common"; "own": one for each hospital, which stays there; "random": those shrunk towards their mean;
-            "auto": random for three or more real hospitals, else common.
+        intercept: "common": one for all hospitals, as in the pooled rows; "own": one for each hospital, which stays there;
+            "random": those shrunk towards their mean, which is approximate.
         errors: Standard errors of the "model", or robust ones by "rows", "patients" or "hospitals".
         ridge: Penalty on coefficients in standard deviations, 0.5 ridge sum b^2; there are no p-values then.
         firth: Firth's correction of logistic regression, for separated outcomes.

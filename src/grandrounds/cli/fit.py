@@ -147,11 +147,11 @@ def glm(
     intercept: Annotated[
         str,
         typer.Option(
-            metavar="auto|common|own|random",
-            help="common: one for all hospitals. own: one for each, which stays there. random: those shrunk towards their "
-            "mean. auto: random for three or more hospitals (--site), else common.",
+            metavar="common|own|random",
+            help="common: one for all hospitals, as in the pooled rows. own: one for each, which stays there. random: those "
+            "shrunk towards their mean, which is approximate.",
         ),
-    ] = "auto",
+    ] = "common",
     errors: Errors = "model",
     ridge: Annotated[
         float, typer.Option(help="Penalty on coefficients in standard deviations; there are no p-values then.")

@@ -26,7 +26,7 @@ from grandrounds.protocol.tasks import STORE
 from grandrounds.statistics.brier import fit_baseline
 from grandrounds.statistics.cox import COX_ANSWERS, CoxTerms, fit_cox
 from grandrounds.statistics.estimates import INTERCEPT, Coefficient, Estimates
-from grandrounds.statistics.glm import GLMTerms, fit_glm
+from grandrounds.statistics.glm import GLMTerms, describe_small_hospitals, fit_glm
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import TAU2
 from grandrounds.statistics.meta import KIND as META
@@ -167,7 +167,7 @@ class GeneralizedLinear(_Regression):
         outcome = encoding.outcome
         family = "logistic" if outcome is None else FAMILIES[outcome.task]
         is_linear = outcome is not None and outcome.task == REGRESSION
-        return fit_glm(
+        estimates = yield from fit_glm(
             GLMTerms(
                 family=family,
                 names=encoding.features,
@@ -185,6 +185,8 @@ class GeneralizedLinear(_Regression):
                 start=() if is_linear else fresh_start(server, len(encoding.features) + (e.intercept != "own")),
             )
         )
+        biased = describe_small_hospitals(family, str(e.intercept), [server.rows.get(s, 0) for s in server.sites])
+        return replace(estimates, notes=(*estimates.notes, *biased))
 
     def keeps_sums(self, server: Server) -> bool:
         """Keep the sums of a linear regression in the clear, which the server sees anyway."""
