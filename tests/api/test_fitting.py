@@ -227,3 +227,29 @@ def test_weights_and_offsets_are_refused_before_a_run(absent, tmp_path):
     with pytest.raises(TypeError, match="familly"):
         gr.glm(frame, label="disease", familly="logistic")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_command_line_warns_of_is_in_the_summary_and_a_python_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"hospital": [f"H{k % 4}" for k in range(n)], "days": rng.exponential(size=n) + 0.1})
+    frame["dz"] = np.where(np.arange(n) < 2, "Very rare", np.where(rng.random(n) < 0.3, "Cirrhosis", "Cancer"))
+    frame["crea"] = rng.normal(size=n)
+    frame.loc[frame["hospital"] == "H0", "crea"] = np.nan
+    frame["died"] = rng.integers(0, 2, n)
+    options = {"features": ["dz", "crea"], "site": "hospital"}
+    fits = {
+        "glm": lambda **more: gr.glm(frame, label="died", out=tmp_path / f"glm{len(more)}", **options, **more),
+        "cox": lambda **more: gr.cox(frame, time="days", event="died", out=tmp_path / f"cox{len(more)}", **options, **more),
+    }
+    cirrhosis = int((frame["dz"][frame["crea"].notna()] == "Cirrhosis").sum())
+    for fit in fits.values():
+        with pytest.warns(gr.GrandRoundsWarning) as caught:
+            text = fit().summary()
+        said = [str(w.message) for w in caught]
+        assert all(w.filename == __file__ for w in caught)
+        assert any("at H0: left out of the run" in s for s in said)
+        assert any(f"other = Cirrhosis ({cirrhosis} rows) and a level with fewer than 5 rows" in s for s in said)
+        assert all(f"warning: {s}" in text for s in said)
+        with pytest.warns(gr.GrandRoundsWarning, match="'crea': 100 missing values were filled with the median"):
+            fit(settings=["data.complete=false"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings, build_experiment
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +167,8 @@ def glm(
         absent: weights=, offset= and exposure= of other packages are refused with a reason; there are no others.
 
     Returns:
-        The result: `summary()`, `to_frame()`, `estimates`, `run`.
+        The result: `summary()`, `to_frame()`, `estimates`, `run`. What a user should know of, such as hospitals that were left
+        out, is a line of the summary and a `GrandRoundsWarning`.
 
     Raises:
         BadInput: A column, option or formula is wrong, or the data allow no such fit.
@@ -196,7 +197,9 @@ def glm(
         secure=secure,
         settings=settings,
     )
-    return fit(built, rows, out=out, progress=progress)
+    result = fit(built, rows, out=out, progress=progress)
+    warn_user(result.record.warnings)
+    return result
 
 
 def cox(
@@ -251,7 +254,8 @@ def cox(
         absent: weights= and offset= of other packages are refused with a reason; there are no others.
 
     Returns:
-        The result: `summary()`, `to_frame()`, `estimates`, `run`.
+        The result: `summary()`, `to_frame()`, `estimates`, `run`. What a user should know of, such as hospitals that were left
+        out, is a line of the summary and a `GrandRoundsWarning`.
 
     Raises:
         BadInput: A column, option or formula is wrong, or the data allow no such fit.
@@ -277,7 +281,9 @@ def cox(
         secure=secure,
         settings=settings,
     )
-    return fit(built, rows, out=out, progress=progress)
+    result = fit(built, rows, out=out, progress=progress)
+    warn_user(result.record.warnings)
+    return result
 
 
 def refuse_absent(given: Mapping[str, object], function: str) -> None:
@@ -473,7 +479,8 @@ def read_regression(run: Run) -> Regression:
             f"{run.folder} has no estimates: its method is '{run.plan['method']['name']}', not glm or cox",
             code="no-estimates",
         )
-    return Regression(run, replace(record, notes=(*record.notes, *_constant_columns(run), *_small_hospitals(run))))
+    notes = (*record.notes, *_constant_columns(run), *_small_hospitals(run))
+    return Regression(run, replace(record, notes=notes, warnings=tuple(run.summary.warnings), site_notes=run.summary.notes))
 
 
 def _constant_columns(run: Run) -> list[str]:

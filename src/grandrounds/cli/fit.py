@@ -312,18 +312,19 @@ def _fit(
 
 
 def show_regression(result: Regression) -> None:
-    """Print the coefficients of a regression, warnings, and notes of hospitals.
+    """Print the summary of a regression.
 
     Args:
         result: The result.
     """
+    from grandrounds.report.estimates_text import WARNING
+
     console = Terminal()
-    echo(result.summary(width=console.width if console.is_terminal else 120))
-    for warning in result.run.summary.warnings:
-        console.print(warn(warning), soft_wrap=True)
-    for site, notes in result.run.summary.notes.items():
-        for note in notes:
-            echo(f"{site}: {note}")
+    for line in result.summary(width=console.width if console.is_terminal else 120).splitlines():
+        if line.startswith(WARNING):
+            console.print(warn(line.removeprefix(WARNING)), soft_wrap=True)
+        else:
+            echo(line)
 
 
 def show_run_estimates(run: Run) -> bool:

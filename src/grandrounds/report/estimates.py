@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,8 @@ class EstimatesRecord:
         by_site: Estimates of each hospital, where answers came in the clear.
         notes: Sentences for people.
         scores: C-index, Brier score and calibration of a survival model; None without them.
+        warnings: The run's warnings, such as hospitals that were left out.
+        site_notes: Sentences on the rows of each hospital.
     """
 
     fitted: Estimates
@@ -90,6 +92,8 @@ class EstimatesRecord:
     by_site: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     scores: SurvivalScores | None = None
+    warnings: tuple[str, ...] = ()
+    site_notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def ratio_name(self) -> str:

@@ -26,6 +26,9 @@ from grandrounds.report.estimates import (
     to_ratio,
 )
 
+WARNING = "warning: "
+"""First word of a line with a warning of the run."""
+
 _WIDTH = 78
 _LONGEST_NAME = 32
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -232,14 +235,16 @@ def _ratio(sent: Any) -> str:
 
 
 def _remarks(record: EstimatesRecord) -> list[str]:
-    """List what was left out and why, and the notes."""
+    """List what was left out and why, the notes, warnings of the run, and what hospitals say of their rows."""
     out = [f"left out: {visible(c.name)}: {visible(c.reason)}" for c in record.left_out]
     out += [f"between hospitals: {visible(line)}" for line in describe_differences(record)]
     if record.scores is not None:
         out += [f"{name}: {value}" for name, value in score_rows(record.scores)]
     out += [f"note: {visible(note)}" for note in record.all_notes]
     sentence = disclosure_sentence(record.exchanges)
-    return out + ([f"disclosure: {sentence}"] if sentence else [])
+    out += [f"disclosure: {sentence}"] if sentence else []
+    out += [f"{WARNING}{visible(warning)}" for warning in record.warnings]
+    return out + [visible(f"{site}: {note}") for site, notes in record.site_notes.items() for note in notes]
 
 
 def to_csv(record: EstimatesRecord) -> str:
