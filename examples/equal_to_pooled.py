@@ -54,18 +54,18 @@ def main() -> None:
     print(f"{'fit':<34} {'exchanges':>9} {'coefficients':>12} {'standard errors':>15} {'p-values':>9} {'digits':>6}")
     with tempfile.TemporaryDirectory() as folder:
         runs = (Path(folder) / str(k) for k in range(100))
-        common = {"features": [*NUMBERS, SEX[0], PAIN[0]], "intercept": "common"}
+        columns = [*NUMBERS, SEX[0], PAIN[0]]
         pooled = sm.GLM(sick, x, sm.families.Binomial()).fit(tol=1e-13)
         for secure in (False, True):
-            result = gr.glm("heart", secure=secure, out=next(runs), progress=False, **common)
+            result = gr.glm("heart", features=columns, secure=secure, out=next(runs), progress=False)
             where = "secure sums" if secure else "sums in the clear"
             compare(f"logistic, heart, {where}", result, pooled.params, pooled.bse, pooled.pvalues)
         robust = sm.GLM(sick, x, sm.families.Binomial()).fit(tol=1e-13, cov_type="HC0")
-        result = gr.glm("heart", errors="rows", out=next(runs), progress=False, **common)
+        result = gr.glm("heart", features=columns, errors="rows", out=next(runs), progress=False)
         compare("logistic, heart, robust errors", result, robust.params, robust.bse, robust.pvalues)
         own = x.drop(columns="(intercept)").join(pd.get_dummies(heart["hospital"], dtype=float))
         dummies = sm.GLM(sick, own, sm.families.Binomial()).fit(tol=1e-13)
-        result = gr.glm("heart", **{**common, "intercept": "own"}, out=next(runs), progress=False)
+        result = gr.glm("heart", features=columns, intercept="own", out=next(runs), progress=False)
         compare("logistic, heart, own intercepts", result, dummies.params, dummies.bse, dummies.pvalues)
         columns = ["time", "status", "inst", "age", "sex", "ph.ecog"]
         strata = CoxPHFitter().fit(lung[columns], "time", "status", strata=["inst"], fit_options={"precision": 1e-12})

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
     from grandrounds.api.watching import watch, watch_consortium
     from grandrounds.api.withdrawing import withdraw
-    from grandrounds.core.errors import BadInput, RunFailed
+    from grandrounds.core.errors import BadInput, GrandRoundsWarning, RunFailed
     from grandrounds.core.records import Decision, RoundRecord, RunSummary
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.methods.base import Method
@@ -59,6 +59,7 @@ __all__ = [
     "EvaluationResult",
     "Experiment",
     "FederatedClassifier",
+    "GrandRoundsWarning",
     "Method",
     "Regression",
     "RiskCard",
@@ -108,7 +109,7 @@ _HOME = {
     "TableOne": "statistics.table_result",
     "TuningResult": "tuning.trial",
     **dict.fromkeys(("Answers", "Ask"), "protocol.messages"),
-    **dict.fromkeys(("BadInput", "RunFailed"), "core.errors"),
+    **dict.fromkeys(("BadInput", "GrandRoundsWarning", "RunFailed"), "core.errors"),
     **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
     "Run": "runs.run",
     "load_run": "api.opening",

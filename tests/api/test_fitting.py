@@ -19,7 +19,7 @@ FEATURES = [*NUMBERS, *WORDS]
 @pytest.fixture(scope="module")
 def logistic(tmp_path_factory) -> gr.Regression:
     """A logistic regression on the heart data set with one intercept."""
-    return gr.glm("heart", features=FEATURES, intercept="common", out=tmp_path_factory.mktemp("glm") / "run")
+    return gr.glm("heart", features=FEATURES, out=tmp_path_factory.mktemp("glm") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,20 @@ def test_secure_sums_give_the_same_numbers(logistic, tmp_path):
     assert not result.record.by_site
 
 
-def test_three_real_hospitals_have_random_intercepts_by_default(tmp_path):
-    result = gr.glm("heart", features=["age"], out=tmp_path / "run")
-    assert result.estimates.facts["intercept"] == "random"
+def test_the_default_of_real_hospitals_is_the_fit_of_the_pooled_rows(logistic):
+    assert logistic.run.plan["split"]["partition"] == "column"
+    assert logistic.estimates.facts["intercept"] == "common"
+
+
+@pytest.mark.parametrize(("intercept", "word"), [("common", ""), ("own", "too large"), ("random", "too small")])
+def test_intercepts_of_small_hospitals_are_warned_of(intercept, word, tmp_path):
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(30), 10)
+    frame = pd.DataFrame({"x": rng.normal(size=300), "hospital": [f"h{k}" for k in site]})
+    frame["died"] = (rng.random(300) < 1 / (1 + np.exp(-frame["x"] - rng.normal(size=30)[site]))).astype(int)
+    options = {"label": "died", "features": ["x"], "site": "hospital", "intercept": intercept}
+    text = gr.glm(frame, out=tmp_path / "run", **options).summary()
+    assert ("the median hospital has 10 rows".casefold() in text.casefold()) == bool(word) and word in text
 
 
 def test_robust_errors_equal_statsmodels(tmp_path):
@@ -206,3 +217,39 @@ def test_a_run_without_estimates_is_refused(tmp_path):
     run = gr.run("heart", rounds=1, out=tmp_path / "run")
     with refused("no-estimates", match="fedavg"):
         read_regression(run)
+
+
+@pytest.mark.parametrize("absent", ["weights", "freq_weights", "offset", "exposure"])
+def test_weights_and_offsets_are_refused_before_a_run(absent, tmp_path):
+    frame = heart()
+    with refused("not-offered"):
+        gr.glm(frame, label="disease", features=["age"], out=tmp_path / "run", **{absent: frame["age"]})
+    with pytest.raises(TypeError, match="familly"):
+        gr.glm(frame, label="disease", familly="logistic")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_command_line_warns_of_is_in_the_summary_and_a_python_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({"hospital": [f"H{k % 4}" for k in range(n)], "days": rng.exponential(size=n) + 0.1})
+    frame["dz"] = np.where(np.arange(n) < 2, "Very rare", np.where(rng.random(n) < 0.3, "Cirrhosis", "Cancer"))
+    frame["crea"] = rng.normal(size=n)
+    frame.loc[frame["hospital"] == "H0", "crea"] = np.nan
+    frame["died"] = rng.integers(0, 2, n)
+    options = {"features": ["dz", "crea"], "site": "hospital"}
+    fits = {
+        "glm": lambda **more: gr.glm(frame, label="died", out=tmp_path / f"glm{len(more)}", **options, **more),
+        "cox": lambda **more: gr.cox(frame, time="days", event="died", out=tmp_path / f"cox{len(more)}", **options, **more),
+    }
+    cirrhosis = int((frame["dz"][frame["crea"].notna()] == "Cirrhosis").sum())
+    for fit in fits.values():
+        with pytest.warns(gr.GrandRoundsWarning) as caught:
+            text = fit().summary()
+        said = [str(w.message) for w in caught]
+        assert all(w.filename == __file__ for w in caught)
+        assert any("at H0: left out of the run" in s for s in said)
+        assert any(f"other = Cirrhosis ({cirrhosis} rows) and a level with fewer than 5 rows" in s for s in said)
+        assert all(f"warning: {s}" in text for s in said)
+        with pytest.warns(gr.GrandRoundsWarning, match="'crea': 100 missing values were filled with the median"):
+            fit(settings=["data.complete=false"])

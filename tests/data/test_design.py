@@ -120,16 +120,36 @@ def test_reference_coding_leaves_out_the_most_frequent_level():
     assert encoding.features == ("ward=cardiac", "ward=surgical", "ward=other")
     np.testing.assert_array_equal(encoding.encode(data).sum(axis=0), [24, 40, 6])  # the reference is no "other"
     assert describe_design(encoding, total, EncodingRules(**REGRESSION)) == [
-        "column 'ward': 2 levels are counted together as 'other', because a level has fewer than 5 rows (exact.least)"
+        "column 'ward': other = 2 levels with fewer than 5 rows (exact.least)"
     ]
 
 
 def test_levels_that_count_as_the_reference_are_stated():
     counts = {"b": 20, "c": 2, "d": 1}
     assert describe_levels("ward", counts, ["b"], other=False, least=5) == [
-        "column 'ward': 2 levels are counted as the reference, because a level has fewer than 5 rows (exact.least)"
+        "column 'ward': 2 levels with fewer than 5 rows are counted as the reference (exact.least)"
     ]
     assert describe_levels("ward", {"a": 9, "b": 20}, ["a", "b"], other=False, least=5) == []
+
+
+def test_a_common_level_that_joins_other_is_named_and_a_rare_one_is_not():
+    counts = {"Cancer": 900, "Cirrhosis": 507, "Very rare": 2}
+    assert reference_levels(counts, most=30, least=5) == ("Cancer", (), True)
+    (sentence,) = describe_levels("dz", counts, ["Cancer"], other=True, least=5)
+    assert sentence == "column 'dz': other = Cirrhosis (507 rows) and a level with fewer than 5 rows (exact.least)"
+
+
+def test_values_that_were_filled_in_are_counted_by_column():
+    table = patients([60, 60], gaps=0.0)
+    age, ward = table.columns["age"].copy(), table.columns["ward"].astype(object)
+    age[:7], ward[:3] = np.nan, None
+    data = read(table.with_columns({"age": age, "ward": ward}), features=["age", "ward", "lactate"])
+    rules = REGRESSION | {"complete": False, "impute": "mean"}
+    encoding, total, _ = agreed([data.take(np.arange(60)), data.take(np.arange(60, 120))], **rules)
+    first, second = describe_design(encoding, total, EncodingRules(**rules))
+    assert first.startswith("column 'age': 7 missing values were filled with the mean;")
+    baseline = encoding.categorical[0].baseline
+    assert second.startswith(f"column 'ward': fewer than 5 missing values count as the reference '{baseline}';")
 
 
 def test_a_number_from_which_few_rows_differ_is_left_out():

@@ -52,6 +52,7 @@ def test_survival_names_time_and_event():
         ("died ~ age - 1", "without an intercept"),
         ("died ~ 0 + age", "without an intercept"),
         ("died ~ log(age)", "log"),
+        ("died ~ age + offset(log(days))", "coefficient of their own"),
         ("died ~ np.log(age)", "np.log"),
         ("log(los) ~ age", "left side"),
         ("died + sick ~ age", "left side"),

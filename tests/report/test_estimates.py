@@ -153,7 +153,7 @@ def test_an_effect_that_differs_between_hospitals_is_a_finding():
         return describe_findings({"estimates": values, "final": {}})
 
     assert (
-        "The effect of age differs between hospitals (Cochran's Q, p = 0.003; 82% of the differences are not chance)."
+        "The effect of age differs between hospitals (Cochran's Q, p = 0.003; I-squared 82%)."
         in found(0.003)
     )
     assert found(0.03)[-1] == "No effect clearly differs between hospitals (Cochran's Q of 2 coefficients).", (

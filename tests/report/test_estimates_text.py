@@ -78,7 +78,7 @@ def test_coefficients_that_differ_between_hospitals_are_named():
         ),
     )
     text = summary_text(EstimatesRecord(estimates(), estimates(), {**SENT, "count": 8, "fit": 6}, heterogeneity=meta))
-    assert "between hospitals: The effect of age differs between hospitals (Cochran's Q, p = 0.012; 61%" in text
+    assert "between hospitals: The effect of age differs between hospitals (Cochran's Q, p = 0.012; I-squared 61%)" in text
     assert "effect of CRP" not in text and "8 (6 for the fit)" in text
 
 

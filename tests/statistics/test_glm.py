@@ -78,6 +78,26 @@ def test_poisson_regression_equals_pooled(way):
     assert result.facts["log_likelihood"] == pytest.approx(reference.llf, rel=1e-9)
     assert result.facts["deviance"] == pytest.approx(reference.deviance, rel=1e-9)
     assert result.facts["events"] == pytest.approx(y.sum())
+    assert result.facts["dispersion"] == pytest.approx(reference.pearson_chi2 / reference.df_resid, rel=1e-9)
+    assert not any("dispersion" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("intercept", ["common", "own", "random"])
+def test_over_dispersed_counts_are_told_from_poissons(intercept):
+    x, _, site = heart_rows()
+    rng = np.random.default_rng(1)
+    y = rng.poisson(rng.gamma(0.5, 2 * np.exp(0.5 + 0.3 * x[:, 0]))).astype(float)
+    result, _ = drive("ring", GLMTerms("poisson", HEART[:2], intercept=intercept), by_site(x[:, :2], y, site))
+    hospitals = site[:, None] == np.arange(4) if intercept == "own" else np.ones((740, 1))
+    reference = sm.GLM(y, np.column_stack([hospitals, x[:, :2]]).astype(float), POISSON).fit(tol=1e-14)
+    expected = reference.pearson_chi2 / reference.df_resid
+    assert result.facts["dispersion"] == pytest.approx(expected, rel=0.05 if intercept == "random" else 1e-6)
+    (note,) = (note for note in result.notes if "dispersion" in note)
+    assert f"dispersion {result.facts['dispersion']:.3g}" in note and "--errors rows" in note
+    terms = GLMTerms("poisson", HEART[:2], intercept=intercept, errors="rows")
+    robust, _ = drive("clear", terms, by_site(x[:, :2], y, site))
+    assert robust.facts["dispersion"] == pytest.approx(result.facts["dispersion"], rel=1e-6)
+    assert not any("dispersion" in note for note in robust.notes), "robust errors allow for it"
 
 
 def test_offsets_and_weights_of_rows_are_used():

@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.stats.meta_analysis import combine_effects
 
 from grandrounds.statistics import ANSWERS, meta
-from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, answer_meta, estimate_site, fit_meta
+from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, answer_meta, choose_errors, estimate_site, fit_meta
 from grandrounds.statistics.question import Record, Rows, Total, fit_in_memory
 from tests.statistics.hospital_rows import HEART, by_site, heart_rows
 from tests.statistics.ring import fit_in_ring
@@ -133,6 +133,64 @@ def test_other_models():
     b, v = estimate_site("cox", ("a", "b"), Rows(x, np.ones(80), time=time))
     fit = sm.PHReg(time, x, np.ones(80)).fit()
     assert (*b, *v) == pytest.approx((*fit.params, *fit.bse**2), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["poisson", "logistic", "linear"])
+def test_robust_variances_are_those_of_statsmodels(model):
+    rng = np.random.default_rng(5)
+    x, family = rng.normal(size=(80, 2)), {"poisson": sm.families.Poisson(), "logistic": sm.families.Binomial()}.get(model)
+    x[:, 1] = x[:, 1] > 1.2
+    noisy = 0.5 * x[:, 0] + rng.normal(size=80)
+    y = {"poisson": rng.poisson(np.exp(noisy)), "logistic": noisy > 0, "linear": noisy}[model].astype(float)
+    b, v = estimate_site(model, ("a", "b"), Rows(x, y), errors="rows")
+    fit = sm.GLM(y, sm.add_constant(x), family=family).fit(tol=1e-14)
+    w = fit.family.variance(fit.mu)
+    q = sm.add_constant(x) * np.sqrt(w)[:, None]
+    leverage = np.einsum("ij,ij->i", q @ np.linalg.inv(q.T @ q), q)
+    middle = q * ((y - fit.mu) / np.sqrt(w) / (1 - leverage))[:, None]
+    expected = np.linalg.inv(q.T @ q) @ middle.T @ middle @ np.linalg.inv(q.T @ q)
+    assert (*b, *v) == pytest.approx((*fit.params[1:], *np.diag(expected)[1:]), rel=1e-6)
+    if model == "linear":
+        assert v == pytest.approx(sm.OLS(y, sm.add_constant(x)).fit(cov_type="HC3").bse[1:] ** 2, rel=1e-8)
+    patient = np.arange(80) // 2
+    _, by_patient = estimate_site(model, ("a", "b"), Rows(x, y, patient=patient), errors="patients")
+    middle = middle.reshape(40, 2, -1).sum(axis=1)
+    expected = np.linalg.inv(q.T @ q) @ middle.T @ middle @ np.linalg.inv(q.T @ q)
+    assert by_patient == pytest.approx(np.diag(expected)[1:], rel=1e-6)
+    with refused("no-patients"):
+        estimate_site(model, ("a", "b"), Rows(x, y), errors="patients")
+
+
+def test_the_only_row_of_a_level_says_nothing_of_its_robust_variance():
+    rng = np.random.default_rng(5)
+    x = np.column_stack([rng.normal(size=60), np.arange(60) == 7])
+    y = rng.poisson(np.exp(0.5 + 0.3 * x[:, 0])).astype(float)
+    y[7] = 4
+    b, v = estimate_site("poisson", ("a", "b"), Rows(x, y), errors="rows")
+    kept = np.arange(60) != 7
+    expected = estimate_site("poisson", ("a",), Rows(x[kept, :1], y[kept]), errors="rows")
+    assert np.isnan(v[1]) and (b[0], v[0]) == pytest.approx((expected[0][0], expected[1][0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_counts_that_vary_more_than_poissons_are_no_difference_between_hospitals(over):
+    claims = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(1500, 3))
+        mean = np.exp(1 + x @ [0.3, 0.2, 0.0])
+        y = rng.poisson(rng.gamma(0.7, mean / 0.7) if over else mean).astype(float)
+        terms = MetaTerms("poisson", ("a", "b", "c"), errors=choose_errors("poisson", "model"))
+        result = fit_in_memory(fit_meta(terms), by_site(x, y, np.arange(1500) % 5), ANSWERS)
+        claims += any(c.q_p < 0.05 / 3 for c in result.coefficients)
+    assert claims <= 1, "of 20 consortia of hospitals that are alike; 5% would be 1"
+
+
+def test_hospitals_are_compared_by_robust_errors_where_the_fit_has_them():
+    assert [choose_errors("logistic", e) for e in ("model", "rows", "patients", "hospitals")] == [
+        "model", "rows", "patients", "rows",
+    ]  # fmt: skip
+    assert [choose_errors("poisson", e) for e in ("model", "patients")] == ["rows", "patients"]
 
 
 def test_few_hospitals_give_no_estimate(monkeypatch):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings, build_experiment
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def glm(
     site: str | None = None,
     formula: str | None = None,
     family: str = "auto",
-    intercept: str = "auto",
+    intercept: str = "common",
     errors: str = "model",
     ridge: float = 0.0,
     firth: bool = False,
@@ -136,6 +136,7 @@ def glm(
     settings: Settings = (),
     out: str | Path | None = None,
     progress: RunProgress = None,
+    **absent: object,
 ) -> Regression:
     """Fit a logistic, linear or Poisson regression across hospitals.
 
@@ -150,8 +151,8 @@ def glm(
         formula: A formula in place of `label` and `features`: "died ~ age + C(sex) * bmi". It needs formulaic.
         family: "logistic", "linear" or "poisson"; "auto": logistic for two values, linear for a measurement. Counts are asked
             for.
-        intercept: "common"; "own": one for each hospital, which stays there; "random": those shrunk towards their mean;
-            "auto": random for three or more real hospitals, else common.
+        intercept: "common": one for all hospitals, as in the pooled rows; "own": one for each hospital, which stays there;
+            "random": those shrunk towards their mean, which is approximate.
         errors: Standard errors of the "model", or robust ones by "rows", "patients" or "hospitals".
         ridge: Penalty on coefficients in standard deviations, 0.5 ridge sum b^2; there are no p-values then.
         firth: Firth's correction of logistic regression, for separated outcomes.
@@ -163,9 +164,11 @@ def glm(
         out: The run folder; by default `runs/DATA-glm-seedN`.
         progress: True shows a bar, False none; by default a terminal or notebook shows one. A function is called with each
             event instead.
+        absent: weights=, offset= and exposure= of other packages are refused with a reason; there are no others.
 
     Returns:
-        The result: `summary()`, `to_frame()`, `estimates`, `run`.
+        The result: `summary()`, `to_frame()`, `estimates`, `run`. What a user should know of, such as hospitals that were left
+        out, is a line of the summary and a `GrandRoundsWarning`.
 
     Raises:
         BadInput: A column, option or formula is wrong, or the data allow no such fit.
@@ -175,6 +178,7 @@ def glm(
         >>> glm("heart", features=["age", "sex"]).summary()  # doctest: +SKIP
         >>> glm(frame, formula="died ~ age + C(sex) * bmi", site="hospital")  # doctest: +SKIP
     """
+    refuse_absent(absent, "glm")
     if family not in TASKS:
         from grandrounds.core.errors import nearest
 
@@ -193,7 +197,9 @@ def glm(
         secure=secure,
         settings=settings,
     )
-    return fit(built, rows, out=out, progress=progress)
+    result = fit(built, rows, out=out, progress=progress)
+    warn_user(result.record.warnings)
+    return result
 
 
 def cox(
@@ -216,6 +222,7 @@ def cox(
     settings: Settings = (),
     out: str | Path | None = None,
     progress: RunProgress = None,
+    **absent: object,
 ) -> Regression:
     """Fit a Cox regression across hospitals: hazard ratios with intervals.
 
@@ -244,9 +251,11 @@ def cox(
         out: The run folder; by default `runs/DATA-cox-seedN`.
         progress: True shows a bar, False none; by default a terminal or notebook shows one. A function is called with each
             event instead.
+        absent: weights= and offset= of other packages are refused with a reason; there are no others.
 
     Returns:
-        The result: `summary()`, `to_frame()`, `estimates`, `run`.
+        The result: `summary()`, `to_frame()`, `estimates`, `run`. What a user should know of, such as hospitals that were left
+        out, is a line of the summary and a `GrandRoundsWarning`.
 
     Raises:
         BadInput: A column, option or formula is wrong, or the data allow no such fit.
@@ -255,6 +264,7 @@ def cox(
     Examples:
         >>> cox(frame, time="days", event="died", site="hospital").summary()  # doctest: +SKIP
     """
+    refuse_absent(absent, "cox")
     exact: dict[str, Any] = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": ridge}
     if horizon is not None:
         exact["horizon"] = horizon
@@ -271,7 +281,34 @@ def cox(
         secure=secure,
         settings=settings,
     )
-    return fit(built, rows, out=out, progress=progress)
+    result = fit(built, rows, out=out, progress=progress)
+    warn_user(result.record.warnings)
+    return result
+
+
+def refuse_absent(given: Mapping[str, object], function: str) -> None:
+    """Refuse arguments that regressions of other packages have and this one does not.
+
+    Args:
+        given: The arguments that are none of the function's, by name.
+        function: Its name.
+
+    Raises:
+        BadInput: One of them is an offset or a weight of rows.
+        TypeError: It is nothing that is known.
+    """
+    from grandrounds.data.formula import NO_OFFSET
+
+    for name in given:
+        if name in ("offset", "exposure"):
+            raise BadInput(f"{name}: {NO_OFFSET}", code="not-offered")
+        if name in ("weights", "freq_weights", "var_weights"):
+            raise BadInput(
+                f"{name}: rows have no weights (survey, frequency or inverse-probability weights are not offered), and every row "
+                "counts once; a table with one row for each patient can be fitted",
+                code="not-offered",
+            )
+        raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
 
 
 @dataclass(frozen=True)
@@ -442,7 +479,8 @@ def read_regression(run: Run) -> Regression:
             f"{run.folder} has no estimates: its method is '{run.plan['method']['name']}', not glm or cox",
             code="no-estimates",
         )
-    return Regression(run, replace(record, notes=(*record.notes, *_constant_columns(run), *_small_hospitals(run))))
+    notes = (*record.notes, *_constant_columns(run), *_small_hospitals(run))
+    return Regression(run, replace(record, notes=notes, warnings=tuple(run.summary.warnings), site_notes=run.summary.notes))
 
 
 def _constant_columns(run: Run) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from grandrounds.core.errors import warn_user
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -29,5 +30,5 @@ def load_run(folder: str | Path, *, trust_code: bool | None = False, withdrawn: 
 
     run = Run(Path(folder), trust_code=trust_code, withdrawn=withdrawn)
     if changes := find_changes(run.folder):
-        warnings.warn(f"{folder}: {changes} `rounds audit verify` names every change", UserWarning, stacklevel=2)
+        warn_user([f"{folder}: {changes} `rounds audit verify` names every change"])
     return run

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.sources import is_frame, memory_rows
+from grandrounds.core.errors import warn_user
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -82,8 +82,7 @@ def predict(
     made = finished_run.model_for(site).predict(table, task=task, corrected=True)
     frame = DataFrame(made.columns, index=index)
     frame.attrs["notes"] = list(made.notes)
-    for note in made.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
+    warn_user(made.notes)
     return frame
 
 
@@ -111,8 +110,7 @@ def evaluate(
     table, _ = _read(finished_run, rows, allow_missing=allow_missing)
     values = plain(finished_run.model_for(site).evaluate(table))
     sentences = overlap_warnings(finished_run, table)
-    for sentence in sentences:
-        warnings.warn(sentence, UserWarning, stacklevel=2)
+    warn_user(sentences)
     return EvaluationResult(**values, warnings=sentences)
 
 

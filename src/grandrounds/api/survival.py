@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.describing import read_source
 from grandrounds.api.fitting import write_text
-from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.errors import BadInput, nearest, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,7 +196,9 @@ def kaplan_meier(
     request = SurvivalRequest(time, event, site, group or "", value)
     chosen: Grid = "days" if grid == "days" else "bins"
     if secure or out is not None:
-        return _run(table, request, grid=chosen, least=least, unit=unit, horizon=horizon, secure=secure, out=out)
+        result = _run(table, request, grid=chosen, least=least, unit=unit, horizon=horizon, secure=secure, out=out)
+        warn_user(result.run.summary.warnings if result.run else ())
+        return result
     return SurvivalAnalysis(run_kaplan_meier(table, request, grid=chosen, least=least, unit=unit, horizon=horizon))
 
 
@@ -246,7 +248,8 @@ def _run(
     done = start(experiment, out=folder, table=rows)
     curves, facts = KaplanMeier.from_dict(done.summary["survival"]), done.summary["statistic"]
     sent = {**facts["exchanges"], "exchanges": facts["exchanges"]["count"], "sites": len(facts["sites"])}
-    return SurvivalAnalysis(replace(curves, facts={**curves.facts, **sent}, notes=(*notes, *curves.notes)), done)
+    notes = (*notes, *curves.notes, *done.summary.warnings)
+    return SurvivalAnalysis(replace(curves, facts={**curves.facts, **sent}, notes=notes), done)
 
 
 def survival_scores(

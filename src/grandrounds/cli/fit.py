@@ -89,6 +89,15 @@ class FitSource:
 
 
 @dataclass(frozen=True)
+class AbsentOptions:
+    """Options that regressions of other packages have, and that are refused with a reason."""
+
+    weights: Annotated[str | None, typer.Option("--weights", hidden=True)] = None
+    offset: Annotated[str | None, typer.Option("--offset", hidden=True)] = None
+    exposure: Annotated[str | None, typer.Option("--exposure", hidden=True)] = None
+
+
+@dataclass(frozen=True)
 class FitColumns:
     """Columns of a regression beside its outcome."""
 
@@ -97,6 +106,7 @@ class FitColumns:
     formula: FormulaText = None
     patient: Patient = None
     drop: Drop = None
+    absent: AbsentOptions = AbsentOptions()
 
 
 @dataclass(frozen=True)
@@ -137,11 +147,11 @@ def glm(
     intercept: Annotated[
         str,
         typer.Option(
-            metavar="auto|common|own|random",
-            help="common: one for all hospitals. own: one for each, which stays there. random: those shrunk towards their "
-            "mean. auto: random for three or more hospitals (--site), else common.",
+            metavar="common|own|random",
+            help="common: one for all hospitals, as in the pooled rows. own: one for each, which stays there. random: those "
+            "shrunk towards their mean, which is approximate.",
         ),
-    ] = "auto",
+    ] = "common",
     errors: Errors = "model",
     ridge: Annotated[
         float, typer.Option(help="Penalty on coefficients in standard deviations; there are no p-values then.")
@@ -267,8 +277,9 @@ def _fit(
     rest: FitRest,
 ) -> None:
     """Build the experiment of a regression, run it, and print and write its result."""
-    from grandrounds.api.fitting import fit, regression_experiment
+    from grandrounds.api.fitting import fit, refuse_absent, regression_experiment
 
+    refuse_absent({name: v for name, v in vars(columns.absent).items() if v is not None}, method)
     experiment, _ = regression_experiment(
         method,
         source,
@@ -301,18 +312,19 @@ def _fit(
 
 
 def show_regression(result: Regression) -> None:
-    """Print the coefficients of a regression, warnings, and notes of hospitals.
+    """Print the summary of a regression.
 
     Args:
         result: The result.
     """
+    from grandrounds.report.estimates_text import WARNING
+
     console = Terminal()
-    echo(result.summary(width=console.width if console.is_terminal else 120))
-    for warning in result.run.summary.warnings:
-        console.print(warn(warning), soft_wrap=True)
-    for site, notes in result.run.summary.notes.items():
-        for note in notes:
-            echo(f"{site}: {note}")
+    for line in result.summary(width=console.width if console.is_terminal else 120).splitlines():
+        if line.startswith(WARNING):
+            console.print(warn(line.removeprefix(WARNING)), soft_wrap=True)
+        else:
+            echo(line)
 
 
 def show_run_estimates(run: Run) -> bool:

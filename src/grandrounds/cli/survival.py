@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +72,7 @@ def km(
     Example: `rounds fit km --table patients.csv --time days --event died --site hospital --group arm --at 365`
     """
     from grandrounds.api.survival import kaplan_meier
-    from grandrounds.core.errors import BadInput
+    from grandrounds.core.errors import BadInput, GrandRoundsWarning
     from grandrounds.data.cohort.cohort_file import read_cohort
 
     rows: Table | str | None = None
@@ -88,20 +89,22 @@ def km(
     times = _numbers(at)
     if rows is None:
         rows = read_rows(source, table, query, reading, command="fit km")
-    result = kaplan_meier(
-        rows,
-        time=time,
-        event=event,
-        event_value=event_value,
-        site=site,
-        group=group,
-        grid=grid,
-        least=least,
-        unit=unit,
-        horizon=horizon,
-        secure=secure,
-        out=out,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GrandRoundsWarning)  # they are notes of the summary
+        result = kaplan_meier(
+            rows,
+            time=time,
+            event=event,
+            event_value=event_value,
+            site=site,
+            group=group,
+            grid=grid,
+            least=least,
+            unit=unit,
+            horizon=horizon,
+            secure=secure,
+            out=out,
+        )
     if csv is not None:
         result.to_csv(csv)
     if latex is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -29,6 +30,20 @@ class GrandRoundsError(Exception):
         """
         super().__init__(sentence)
         self.code = code
+
+
+class GrandRoundsWarning(UserWarning):
+    """A sentence on rows, columns or a result that a user should know of. The command line prints the same sentences."""
+
+
+def warn_user(sentences: Iterable[str]) -> None:
+    """Show sentences as Python warnings, at the line that called the caller.
+
+    Args:
+        sentences: The sentences.
+    """
+    for sentence in sentences:
+        warnings.warn(sentence, GrandRoundsWarning, stacklevel=3)
 
 
 class BadInput(GrandRoundsError):

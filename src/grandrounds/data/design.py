@@ -194,21 +194,40 @@ def reference_levels(counts: Mapping[str, int], *, most: int, least: int) -> tup
 def describe_levels(
     name: str, counts: Mapping[str, int], named: Sequence[str], *, other: bool, least: int
 ) -> list[str]:
-    """State how many levels of a column have too few rows for an input of their own.
+    """State which levels of a column have too few rows for an input of their own, or were joined to these.
 
     Args:
         name: The column.
         counts: Rows of each level over all sites.
         named: Levels with an input of their own, and the reference.
         other: True if the rest has the input "other"; otherwise it counts as the reference.
-        least: Smallest number of rows of a level.
+        least: Smallest number of rows of a level. Those with fewer are counted and not named.
 
     Returns:
         A sentence, or none.
     """
-    merged = [w for w in counts if w not in named]
-    if not merged or all(counts[w] >= least for w in merged):
+    merged = sorted((w for w in counts if w not in named), key=lambda w: (-counts[w], w))
+    rare = sum(counts[w] < least for w in merged)
+    if not rare:
         return []
-    levels = "1 level is" if len(merged) == 1 else f"{len(merged)} levels are"
-    place = "together as 'other'" if other else "as the reference"
-    return [f"column '{name}': {levels} counted {place}, because a level has fewer than {least} rows (exact.least)"]
+    few = f"{'a level' if rare == 1 else f'{rare} levels'} with fewer than {least} rows"
+    if not other:
+        return [f"column '{name}': {few} {'is' if rare == 1 else 'are'} counted as the reference (exact.least)"]
+    joined = [f"{w} ({counts[w]:,} rows)" for w in merged if counts[w] >= least]
+    shown = joined if len(joined) <= 4 else [*joined[:3], f"{len(joined) - 3} more levels"]
+    which = f"{', '.join(shown)} and {few}" if shown else few
+    return [f"column '{name}': {OTHER} = {which} (exact.least)"]
+
+
+def describe_filled(name: str, missing: int, what: str) -> list[str]:
+    """State how many missing values of a column were filled in; a small number is not told, and none is no sentence.
+
+    Args:
+        name: The column.
+        missing: Rows without a value.
+        what: What became of them, such as "were filled with the median".
+    """
+    if not missing:
+        return []
+    values = f"fewer than {SMALL} missing values" if missing < SMALL else f"{missing:,} missing values"
+    return [f"column '{name}': {values} {what}; standard errors take them as observed (data.complete = false)"]

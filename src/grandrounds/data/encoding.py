@@ -25,6 +25,7 @@ from grandrounds.data.design import (
     INTERCEPT,
     OTHER,
     SMALL,
+    describe_filled,
     describe_levels,
     multiply,
     original_units,
@@ -478,7 +479,7 @@ def make_encoding(
 
 
 def describe_design(encoding: Encoding, total: Summary, rules: EncodingRules) -> list[str]:
-    """State which levels were merged and which columns were left out because few rows have a value.
+    """State which levels were merged, which columns were left out because few rows have a value, and what was filled in.
 
     Args:
         encoding: The encoding that was agreed on.
@@ -494,6 +495,11 @@ def describe_design(encoding: Encoding, total: Summary, rules: EncodingRules) ->
     for rule, counts in zip(encoding.categorical, total.levels, strict=True):
         named = (*rule.levels, rule.baseline)
         out += describe_levels(rule.name, counts, named, other=rule.other, least=rules.least)
+    filled = f"were filled with the {rules.impute}"
+    for number, known in zip(encoding.numeric, total.count, strict=True):
+        out += describe_filled(number.name, total.rows - int(known), filled)
+    for rule, counts in zip(encoding.categorical, total.levels, strict=True):
+        out += describe_filled(rule.name, total.rows - sum(counts.values()), f"count as the reference '{rule.baseline}'")
     return out
 
 

@@ -15,6 +15,12 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, install_extra
 
+NO_OFFSET = (
+    "an offset (person-time, exposure) is not offered; the same values as a column would have a coefficient of their own, which "
+    "is another model. Rates per person-time cannot be fitted here; time to the first event can (`rounds fit cox`)"
+)
+"""Words for whoever asks for an offset or an exposure."""
+
 _CATEGORY = re.compile(r"C\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
 _SURVIVAL = re.compile(r"Surv\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*,\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
 _MARKS = re.compile(r"\x1b\[[0-9;]*m|[⧛⧚]")  # formulaic marks the wrong place in colour
@@ -146,6 +152,8 @@ def _columns(text: str, factor: str, categorical: dict[str, None]) -> list[str]:
     if factor.startswith("I(") and factor.endswith(")"):
         return _factors(text, factor)
     called = re.match(r"([^\W\d][\w.]*)\(", factor)
+    if called and called[1] == "offset":
+        raise _refuse(text, NO_OFFSET)
     if called:
         raise _refuse(
             text, f"{called[1]}() cannot be computed inside a formula; add a column with its values to the table"

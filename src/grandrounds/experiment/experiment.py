@@ -313,7 +313,7 @@ class Experiment(Section):
         if is_exact(self.method.name) and not method_class(self.method.name).has_model:
             subgroup = self.method.exact.group  # groups of a table or of curves
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
-        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method(split.partition)}
+        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
         settled |= {"privacy": self._privacy(patients=patients), "engine": self._engine()}
         return self.model_copy(update=settled)
 
@@ -379,10 +379,10 @@ class Experiment(Section):
         unit = "patient" if patients and p.unit != "row" else "row"
         return p.model_copy(update={"unit": unit}) if promised else p
 
-    def _method(self, partition: str) -> Method:
+    def _method(self) -> Method:
         """Return [method] with `auto` resolved: the weighting and regularization of SSE-AGG, else those of FedAvg.
 
-        An exact method has random intercepts if hospitals are real, and as many rounds as its fit needs.
+        An exact method has as many rounds as its fit needs.
         """
         m = self.method
         explains = is_variant_of(m.name, "sse-agg")
@@ -419,14 +419,10 @@ class Experiment(Section):
         update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
         if self.model.name in READS_COLUMNS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
             update |= {"rounds": 1}  # 'pooled', 'local' and 'private-gam' fit it once
-        if is_exact(m.name):
-            usual = "random" if partition == "column" else "common"
-            intercept = usual if m.exact.intercept == "auto" else m.exact.intercept
-            update["exact"] = m.exact.model_copy(update={"intercept": intercept})
-            if "rounds" not in m.model_fields_set:
-                exact = method_class(m.name)
-                assert issubclass(exact, ExactMethod)
-                update["rounds"] = exact.most_exchanges(m)
+        if is_exact(m.name) and "rounds" not in m.model_fields_set:
+            exact = method_class(m.name)
+            assert issubclass(exact, ExactMethod)
+            update["rounds"] = exact.most_exchanges(m)
         elif m.name in ONE_PLACE and self.model.name in COLUMN_MODELS and "rounds" not in m.model_fields_set:
             update["rounds"] = 1  # the whole fit
         return m.model_copy(update=update)

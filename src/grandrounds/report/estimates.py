@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,6 @@ _FACTS = {
     "log_likelihood": "log-likelihood",
     "deviance": "deviance",
     "aic": "AIC",
-    "dispersion": "residual variance",
     "ridge": "ridge penalty",
     "firth": "Firth's correction",
     "silent_sites": "hospitals without information on slopes",
@@ -57,6 +56,9 @@ _FACTS = {
     "clusters": "clusters",
 }
 """Facts that pages show, with their labels, in order."""
+
+DISPERSIONS = {"linear": "residual variance", "poisson": "Pearson dispersion"}
+"""Label of the fact `dispersion`, by model; of counts, 1 is expected."""
 
 _BASELINES = {
     "strata": "one for each hospital, which stays there",
@@ -79,6 +81,8 @@ class EstimatesRecord:
         by_site: Estimates of each hospital, where answers came in the clear.
         notes: Sentences for people.
         scores: C-index, Brier score and calibration of a survival model; None without them.
+        warnings: The run's warnings, such as hospitals that were left out.
+        site_notes: Sentences on the rows of each hospital.
     """
 
     fitted: Estimates
@@ -88,6 +92,8 @@ class EstimatesRecord:
     by_site: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     scores: SurvivalScores | None = None
+    warnings: tuple[str, ...] = ()
+    site_notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def ratio_name(self) -> str:
@@ -300,7 +306,9 @@ def fact_rows(record: EstimatesRecord, hospitals: int | None = None) -> list[tup
     if "baseline" in facts:
         facts["baseline"] = _BASELINES.get(str(facts["baseline"]), facts["baseline"])
     rows = [("model", MODELS.get(fitted.model, fitted.model))]
-    rows += [(label, _fact(facts[key])) for key, label in _FACTS.items() if facts.get(key)]
+    rows += [(label, format_fact(facts[key])) for key, label in _FACTS.items() if facts.get(key)]
+    if facts.get("dispersion") is not None:
+        rows.append((DISPERSIONS[fitted.model], format_fact(facts["dispersion"])))
     kind = facts.get("intercept")
     if kind:
         rows.append(("intercept", INTERCEPTS.get(str(kind), str(kind))))
@@ -322,7 +330,8 @@ def _sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}" + ("" if note.endswith((".", "!", "?")) else ".")
 
 
-def _fact(value: Any) -> str:
+def format_fact(value: Any) -> str:
+    """Format a fact of a fit: a number with four digits, a whole number with all, yes or no, or a text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e12):
@@ -431,8 +440,8 @@ def heterogeneity_note(found: MetaAnalysis) -> str:
     tested = sum(c.q_p is not None for c in found.coefficients)
     return (
         "Each hospital fitted the model to its own rows; this is the random-effects mean of their estimates. Cochran's Q tests "
-        "whether a coefficient is the same at all hospitals: a small p says that it differs. I-squared is the share of the "
-        "differences that is not chance. "
+        "whether a coefficient is the same at all hospitals: a small p says that it differs. I-squared estimates the share of "
+        f"the variation between estimates that is not chance. Their standard errors: {ERRORS[found.errors]}. "
         f"Of {tested} tests, about {max(1, round(0.05 * tested))} would fall below 0.05 by chance alone."
     )
 
@@ -447,8 +456,7 @@ def describe_differences(record: EstimatesRecord) -> Iterator[str]:
         return
     differ = [(p, c) for p, c in tested if p < 0.05 / len(tested)]
     for p, c in differ[:3]:
-        share = f"{c.i2 or 0:.0%} of the differences are not chance"
-        yield f"The effect of {c.name} differs between hospitals (Cochran's Q, {describe_p(p)}; {share})."
+        yield f"The effect of {c.name} differs between hospitals (Cochran's Q, {describe_p(p)}; I-squared {c.i2 or 0:.0%})."
     if len(differ) > 3:
         yield f"So do the effects of {len(differ) - 3} more inputs."
     if not differ:

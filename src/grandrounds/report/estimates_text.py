@@ -11,6 +11,7 @@ from typing import Any
 
 from grandrounds.core.errors import visible
 from grandrounds.report.estimates import (
+    DISPERSIONS,
     ERRORS,
     INTERCEPTS,
     MODELS,
@@ -18,11 +19,15 @@ from grandrounds.report.estimates import (
     EstimatesRecord,
     describe_differences,
     disclosure_sentence,
+    format_fact,
     has_tests,
     is_intercept,
     score_rows,
     to_ratio,
 )
+
+WARNING = "warning: "
+"""First word of a line with a warning of the run."""
 
 _WIDTH = 78
 _LONGEST_NAME = 32
@@ -90,7 +95,7 @@ def summary_text(
         blocks = [(heads[:first], [r[:first] for r in rows]), (["", *heads[first:]], ratios)]
     total = max(_WIDTH, *(_measure(*block) for block in blocks))
     title = MODELS.get(estimates.model, estimates.model)
-    lines = [f"{title[0].upper()}{title[1:]} across hospitals".center(total).rstrip(), "=" * total]
+    lines = [f"{_capital(title)} across hospitals".center(total).rstrip(), "=" * total]
     lines += _facts(record, total, label=label, hospitals=hospitals, duration=duration, references=references)
     lines.append("=" * total)
     for block_heads, block_rows in blocks:
@@ -170,6 +175,7 @@ def _facts(
     pairs = [("Outcome", outcome), ("Hospitals", _whole(hospitals)), ("Rows", _whole(facts.get("n")))]
     pairs += [("Events", _whole(facts.get("events"))), ("Log-likelihood", _decimal(facts.get("log_likelihood")))]
     pairs += [("Deviance", _decimal(facts.get("deviance"))), ("AIC", _decimal(facts.get("aic")))]
+    pairs += [(_capital(DISPERSIONS.get(record.original.model, "")), _number(facts.get("dispersion")))]
     pairs += [("Ridge penalty", _plain(facts.get("ridge"))), ("Ties", str(facts.get("ties") or ""))]
     pairs += [("Exchanges", _exchanges(sent)), ("Numbers sent / held", _ratio(sent))]
     pairs = [(visible(name), visible(value)) for name, value in pairs if value]
@@ -200,6 +206,14 @@ def _decimal(value: Any) -> str:
     return "" if value is None else f"{float(value):,.2f}"
 
 
+def _number(value: Any) -> str:
+    return "" if value is None else format_fact(value)
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def _plain(value: Any) -> str:
     return "" if not value else f"{value:g}" if isinstance(value, int | float) else str(value)
 
@@ -221,14 +235,16 @@ def _ratio(sent: Any) -> str:
 
 
 def _remarks(record: EstimatesRecord) -> list[str]:
-    """List what was left out and why, and the notes."""
+    """List what was left out and why, the notes, warnings of the run, and what hospitals say of their rows."""
     out = [f"left out: {visible(c.name)}: {visible(c.reason)}" for c in record.left_out]
     out += [f"between hospitals: {visible(line)}" for line in describe_differences(record)]
     if record.scores is not None:
         out += [f"{name}: {value}" for name, value in score_rows(record.scores)]
     out += [f"note: {visible(note)}" for note in record.all_notes]
     sentence = disclosure_sentence(record.exchanges)
-    return out + ([f"disclosure: {sentence}"] if sentence else [])
+    out += [f"disclosure: {sentence}"] if sentence else []
+    out += [f"{WARNING}{visible(warning)}" for warning in record.warnings]
+    return out + [visible(f"{site}: {note}") for site, notes in record.site_notes.items() for note in notes]
 
 
 def to_csv(record: EstimatesRecord) -> str:

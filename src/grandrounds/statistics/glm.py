@@ -6,6 +6,7 @@ beta + (H + P)^-1 (U - P beta). The sites' half is in `glm_answers`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +35,14 @@ from grandrounds.statistics.newton import (
 from grandrounds.statistics.question import Fit, Question, Rows, Total, fit_in_memory
 from grandrounds.statistics.variance_grid import VarianceGrid
 
-__all__ = ["GLMTerms", "fit_glm", "fit_rows", "own_intercept"]
+__all__ = ["GLMTerms", "describe_small_hospitals", "fit_glm", "fit_rows", "own_intercept"]
 
 FEW_HOSPITALS = 20
 
 _LONGEST = 2.0  # largest step of a coefficient in Poisson regression, in standard deviations
 _MOST_SHARE, _HIGH_SHARE = 0.33, 0.1  # of coefficients to rows: refuse, note
+_DISPERSED = 1.2  # Pearson dispersion of counts from which on advice is given
+_SMALL = 30  # rows of the median hospital below which intercepts of hospitals bias log-odds by more than about 3%
 _NEAR = 1e-4  # a decrement at which variances can be compared
 
 
@@ -230,7 +233,7 @@ class _Run:
                 "n": (),
             }
             if self.family.name == "poisson":
-                blocks |= {"saturated": (), "far": (points,)}
+                blocks |= {"saturated": (), "far": (points,), "pearson": (points,)}
             if self.terms.intercept == OWN:
                 blocks["used"] = ()
                 if self.terms.mean_intercept:
@@ -388,12 +391,50 @@ class _Run:
             facts["dispersion"] = float(deviance) / degrees
         elif self.family.name == "poisson":
             deviance = 2 * (float(total["saturated"]) - value)
+            facts["dispersion"] = float(total["pearson"][best]) / degrees
+            if terms.errors == "model":
+                self.notes += describe_dispersion(facts["dispersion"], degrees)
         return facts | {
             "log_likelihood": float(value),
             "deviance": float(deviance),
             "aic": float(2 * count - 2 * value),
             "exchanges": self.exchanges,
         }
+
+
+def describe_dispersion(dispersion: float, degrees: float) -> list[str]:
+    """Say that counts vary more than a Poisson regression expects, and what to do; nothing where they clearly do not.
+
+    Args:
+        dispersion: Pearson's statistic over its degrees of freedom; 1 is expected.
+        degrees: Degrees of freedom.
+    """
+    if dispersion <= _DISPERSED or dispersion - 1 <= 3 * (2 / degrees) ** 0.5:
+        return []
+    return [
+        f"counts vary more than Poisson regression expects (Pearson dispersion {dispersion:.3g}, and 1 is expected): standard "
+        f"errors of the model are about {dispersion**0.5:.2g} times too small; use robust ones (--errors rows, errors=\"rows\")"
+    ]
+
+
+def describe_small_hospitals(family: str, intercept: str, rows: Sequence[int]) -> list[str]:
+    """Say that intercepts of small hospitals bias the slopes of a logistic regression; nothing where they do not.
+
+    With m rows, a free intercept moves log-odds away from zero by about 1 / (m - 1) (incidental parameters); penalised
+    quasi-likelihood moves them towards it.
+
+    Args:
+        family: The family. Slopes of linear and Poisson regression are not biased.
+        intercept: The kind of intercept.
+        rows: Rows of each hospital.
+    """
+    median = float(np.median(rows)) if rows else 0.0
+    if family != "logistic" or intercept == COMMON or median >= _SMALL:
+        return []
+    where = f"the median hospital has {median:g} rows, fewer than {_SMALL}"
+    if intercept == OWN:
+        return [f"{where}: own intercepts make log-odds ratios too large; compare with random and common ones"]
+    return [f"{where}: random intercepts are approximate and make log-odds ratios too small; compare with own and common ones"]
 
 
 def fit_rows(terms: GLMTerms, rows: Rows) -> tuple[Array, Array] | None:

@@ -69,7 +69,7 @@ def answer_start(question: Question, rows: Rows) -> Blocks:
 
 
 def answer_glm(question: Question, rows: Rows) -> Blocks:
-    """Answer "glm": score, information and log-likelihood at each point (beta, tau2).
+    """Answer "glm": score, information and log-likelihood at each point (beta, tau2); for counts Pearson's statistic as well.
 
     With Firth's correction and an inverse information, the score has h (1/2 - mu) added for each row, h its leverage.
     """
@@ -94,6 +94,9 @@ def answer_glm(question: Question, rows: Rows) -> Blocks:
         blocks["log_likelihood"][i] = _value(design, point)
         if design.intercept == RANDOM:
             blocks["log_det"][i] = 0.5 * np.log1p(point.tau2 * w.sum())
+        if "pearson" in blocks:
+            spread = float(design.weight @ ((design.y - point.mu) ** 2 / np.maximum(point.mu, 1e-300)))
+            blocks["pearson"][i] = min(spread, BOUND)  # a point on the way may be far off
         if "far" in blocks and max(_largest(blocks[k][i]) for k in _BY_POINT) > BOUND:
             for k in _BY_POINT:
                 blocks[k][i] = 0.0
@@ -129,17 +132,33 @@ def answer_sandwich(question: Question, rows: Rows) -> Blocks:
             x = x - (w @ x) / (w.sum() + _pull(point.tau2))
         scores = x * point.residual[:, None]
         if by == "patients":
-            if rows.patient is None:
-                raise BadInput(
-                    "errors by patient need a patient column, and this site's table has none; name it in data.patient "
-                    "or ask for errors by row",
-                    code="no-patients",
-                )
-            _, place = np.unique(rows.patient, return_inverse=True)
-            summed = np.zeros((place.max() + 1, x.shape[1]))
-            np.add.at(summed, place, scores)
-            scores = summed
+            scores = add_by_patient(scores, rows)
     return {"meat": pack_upper(scores.T @ scores), "clusters": np.array(float(len(scores)))}
+
+
+def add_by_patient(scores: Array, rows: Rows) -> Array:
+    """Add up the scores (n, q) of each patient's rows.
+
+    Args:
+        scores: Scores of the rows.
+        rows: The site's rows.
+
+    Returns:
+        One row for each patient.
+
+    Raises:
+        BadInput: The site's table has no patient column.
+    """
+    if rows.patient is None:
+        raise BadInput(
+            "errors by patient need a patient column, and this site's table has none; name it in data.patient "
+            "or ask for errors by row",
+            code="no-patients",
+        )
+    _, place = np.unique(rows.patient, return_inverse=True)
+    summed = np.zeros((place.max(initial=-1) + 1, scores.shape[1]))
+    np.add.at(summed, place, scores)
+    return summed
 
 
 def _pull(tau2: float) -> float:

@@ -6,6 +6,10 @@ estimate, Cochran's Q (does the coefficient differ between hospitals?), I-square
 (DerSimonian and Laird 1986). A second exchange, at that tau2, gives the random-effects estimate and the prediction interval
 (Higgins, Thompson and Spiegelhalter 2009).
 
+Where standard errors are robust, and for counts always, SE is a hospital's own robust one: with that of the model, counts that
+vary more than Poisson's (most do) would look different between hospitals that are alike. Of rows it is the jackknife's (HC3),
+because a hospital may have few.
+
 Under secure aggregation the server has the sums alone. Estimates of single hospitals are shown where answers come in the clear.
 """
 
@@ -26,7 +30,7 @@ from grandrounds.statistics.cox_terms import CoxTerms
 from grandrounds.statistics.estimates import Estimates
 from grandrounds.statistics.families import find_family
 from grandrounds.statistics.glm import fit_glm
-from grandrounds.statistics.glm_answers import GLM_ANSWERS
+from grandrounds.statistics.glm_answers import GLM_ANSWERS, add_by_patient
 from grandrounds.statistics.glm_terms import GLMTerms
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows, Total, fit_in_memory
 from grandrounds.statistics.small_cells import LEAST
@@ -41,13 +45,14 @@ _SQUARES = 2.0**16  # unit of the sum of squared weights, so that it stays withi
 _WIDE = 1.959963984540054  # 97.5% quantile of the normal distribution
 _WEAK, _WIDEST = 1e-4, 25.0  # penalty beside separation, and the variance from which on a coefficient is not used
 _LONGEST, _MOST_STEPS = 2.0, 100
+_ALONE = 1e-6  # 1 - leverage of a row that alone decides a coefficient
 _ABSORBED = (
     "constant",
     "no rows",
 )  # the intercept takes such a column up, and the other coefficients keep their meaning
 
 
-_OWN_FITS: WeakKeyDictionary[Rows, dict[tuple[str, str, bool], tuple[Array, Array]]] = WeakKeyDictionary()
+_OWN_FITS: WeakKeyDictionary[Rows, dict[tuple[str, str, bool, str], tuple[Array, Array]]] = WeakKeyDictionary()
 """Each site's own fits, as long as its rows are in memory."""
 
 
@@ -61,6 +66,7 @@ class MetaTerms:
         about: Public estimate of each coefficient, such as that of the common fit: sums are taken about it; (): zeros.
         ties: Ties of Cox regression: "efron" or "breslow".
         offset: True: rows have an offset of the linear predictor.
+        errors: Standard errors of the hospitals' estimates: of the "model", or robust by "rows" or "patients".
     """
 
     model: str
@@ -68,6 +74,7 @@ class MetaTerms:
     about: tuple[float, ...] = ()
     ties: str = "efron"
     offset: bool = False
+    errors: str = "model"
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -145,12 +152,14 @@ class MetaAnalysis:
         coefficients: In the order of the inputs.
         by_site: Hospital -> coefficient -> its estimate, where answers came in the clear.
         notes: Sentences for people.
+        errors: Standard errors of the hospitals' estimates, as in `MetaTerms`.
     """
 
     model: str
     coefficients: tuple[MetaCoefficient, ...]
     by_site: Mapping[str, Mapping[str, SiteEstimate]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    errors: str = "model"
 
     def __getitem__(self, name: str) -> MetaCoefficient:
         """Return a coefficient by name."""
@@ -179,6 +188,7 @@ class MetaAnalysis:
             "coefficients": [dict(vars(c)) for c in self.coefficients],
             "by_site": {site: {name: dict(vars(e)) for name, e in own.items()} for site, own in self.by_site.items()},
             "notes": list(self.notes),
+            "errors": self.errors,
         }
 
     @classmethod
@@ -189,6 +199,7 @@ class MetaAnalysis:
             tuple(MetaCoefficient(**c) for c in values["coefficients"]),
             {site: {n: SiteEstimate(**e) for n, e in own.items()} for site, own in values["by_site"].items()},
             tuple(values["notes"]),
+            str(values["errors"]),
         )
 
     def summary(self) -> str:
@@ -236,10 +247,10 @@ def answer_meta(question: Question, rows: Rows) -> Blocks:
     """
     values = question.values
     names = tuple(map(str, range(len(np.asarray(values["tau2"])))))
-    key = (str(values["model"]), str(values["ties"]), bool(values["offset"]))
+    key = (str(values["model"]), str(values["ties"]), bool(values["offset"]), str(values["errors"]))
     own = _OWN_FITS.setdefault(rows, {})  # the second question is about the same fit
     if key not in own:
-        own[key] = estimate_site(key[0], names, rows, ties=key[1], offset=key[2])
+        own[key] = estimate_site(key[0], names, rows, ties=key[1], offset=key[2], errors=key[3])
     estimate, variance = own[key]
     fitted = np.isfinite(estimate) & np.isfinite(variance) & (variance > 0)
     d = np.where(fitted, estimate - np.asarray(values["about"]), 0.0)
@@ -257,7 +268,7 @@ def answer_meta(question: Question, rows: Rows) -> Blocks:
 
 
 def estimate_site(
-    model: str, names: Sequence[str], rows: Rows, *, ties: str = "efron", offset: bool = False
+    model: str, names: Sequence[str], rows: Rows, *, ties: str = "efron", offset: bool = False, errors: str = "model"
 ) -> tuple[Array, Array]:
     """Fit a model to the rows of one site.
 
@@ -267,6 +278,7 @@ def estimate_site(
         rows: The site's rows.
         ties: Ties of Cox regression.
         offset: Rows have an offset.
+        errors: Variances of the "model", or robust by "rows" or "patients".
 
     Returns:
         (p,) slopes and (p,) their variances; NaN for those that the rows do not allow.
@@ -277,7 +289,7 @@ def estimate_site(
     try:
         estimates: Estimates
         if model == "cox":
-            terms = CoxTerms(tuple(names), ties=ties)
+            terms = CoxTerms(tuple(names), ties=ties, errors=errors)
             estimates = fit_in_memory(fit_strata(terms, 0.0), {"site": rows}, COX_ANSWERS)
         else:
             glm = GLMTerms(model, tuple(names), offset=offset)
@@ -289,9 +301,51 @@ def estimate_site(
     if any(c.estimate is None and c.reason not in _ABSORBED for c in estimates.coefficients):
         return nothing, nothing
     found = {c.name: c for c in estimates.coefficients}
-    slopes = [found[name].estimate for name in names]
-    errors = [found[name].error for name in names]
-    return np.array(slopes, float), np.array(errors, float) ** 2
+    slopes = np.array([found[name].estimate for name in names], float)
+    variances = np.array([found[name].error for name in names], float) ** 2
+    if errors != "model" and model != "cox":
+        variances[np.isfinite(variances)] = _robust_variances(estimates, slopes, rows, errors=errors, offset=offset)
+    return slopes, variances
+
+
+def choose_errors(model: str, errors: str) -> str:
+    """Choose the standard errors by which hospitals are compared.
+
+    Args:
+        model: The model.
+        errors: Standard errors of the common fit: "model", "rows", "patients" or "hospitals".
+
+    Returns:
+        "model", "rows" or "patients": robust ones where the fit has them, and always for counts. A hospital by itself has one
+        cluster, so that errors by hospital become errors by row.
+    """
+    if errors == "patients":
+        return errors
+    return "model" if errors == "model" and model != "poisson" else "rows"
+
+
+def _robust_variances(estimates: Estimates, slopes: Array, rows: Rows, *, errors: str, offset: bool) -> Array:
+    """Compute the robust variances of the slopes that one site's fit estimated, from residuals over 1 - leverage (HC3).
+
+    A row that alone decides a coefficient, such as the only one of its level, has no residual and says nothing of its variance:
+    that of the coefficient is NaN.
+    """
+    used = np.isfinite(slopes)
+    x = np.column_stack([np.ones(len(rows)), rows.x[:, used]])
+    family, weight = find_family(estimates.model), np.ones(len(rows)) if rows.weight is None else rows.weight
+    eta = x @ estimates.beta + (rows.offset if offset and rows.offset is not None else 0.0)
+    mu, slope = family.predict(eta)
+    w = weight * slope
+    inverse = np.linalg.inv((x.T * w) @ x)
+    influence = x @ inverse
+    share = w[:, None] * influence**2 / np.diag(inverse)  # of the model's variance of a coefficient that is due to a row
+    left = 1 - w * np.einsum("ij,ij->i", influence, x)
+    alone = left < _ALONE
+    scores = np.where(alone, 0.0, weight * (rows.y - mu) / np.where(alone, 1.0, left))[:, None] * x
+    if errors == "patients":
+        scores = add_by_patient(scores, rows)
+    variances = np.square(scores @ inverse).sum(axis=0)
+    return np.where((share[alone] > _ALONE).any(axis=0), np.nan, variances)[1:]
 
 
 def combine_estimates(name: str, estimates: Sequence[float], variances: Sequence[float]) -> MetaCoefficient:
@@ -359,7 +413,7 @@ def _ask(terms: MetaTerms, tau2: Array) -> Question:
     about = np.asarray(terms.about, float) if terms.about else np.zeros(p)
     return Question(
         KIND,
-        {"model": terms.model, "about": about, "tau2": tau2, "ties": terms.ties, "offset": terms.offset},
+        {"model": terms.model, "about": about, "tau2": tau2, "ties": terms.ties, "offset": terms.offset, "errors": terms.errors},
         dict.fromkeys(("fitted", "w", "wd", "wdd", "ww", "r", "rd"), (p,)),
         "random effects" if tau2.any() else "hospitals' estimates",
         by_site=True,
@@ -393,7 +447,7 @@ def _conclude(terms: MetaTerms, tau2: Array, total: Total) -> MetaAnalysis:
         sums = {block: float(total[block][j]) for block in ("w", "wd", "r", "rd")}
         coefficients.append(_combine(name, k, float(about[j]), sums, float(q[j]), float(tau2[j])))
     notes = _tell_missing(coefficients, len(total.sites))
-    return MetaAnalysis(terms.model, tuple(coefficients), _read_sites(terms, about, total), notes)
+    return MetaAnalysis(terms.model, tuple(coefficients), _read_sites(terms, about, total), notes, terms.errors)
 
 
 def _tell_missing(coefficients: Sequence[MetaCoefficient], sites: int) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from grandrounds.core.section import Section
 class ExactOptions(Section):
     """Methods 'glm', 'cox', 'table1' and 'survival': results from sums over hospitals, equal to those of pooled rows."""
 
-    intercept: Literal["auto", "common", "own", "random"] = Field(
-        "auto",
-        description="of 'glm'. 'common': one for all hospitals; 'own': one for each hospital, which stays there; 'random': "
-        "the same, shrunken towards their mean; auto: random if data.site names the hospitals, else common",
+    intercept: Literal["common", "own", "random"] = Field(
+        "common",
+        description="of 'glm'. 'common': one for all hospitals, as in the pooled rows; 'own': one for each hospital, which stays "
+        "there; 'random': the same, shrunken towards their mean, which is approximate",
     )
     tau2: float | None = Field(
         None, gt=0, description="variance of random intercepts; not set: by Laplace's approximation over a grid"

@@ -26,11 +26,11 @@ from grandrounds.protocol.tasks import STORE
 from grandrounds.statistics.brier import fit_baseline
 from grandrounds.statistics.cox import COX_ANSWERS, CoxTerms, fit_cox
 from grandrounds.statistics.estimates import INTERCEPT, Coefficient, Estimates
-from grandrounds.statistics.glm import GLMTerms, fit_glm
+from grandrounds.statistics.glm import GLMTerms, describe_small_hospitals, fit_glm
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import TAU2
 from grandrounds.statistics.meta import KIND as META
-from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, fit_meta
+from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, choose_errors, fit_meta
 from grandrounds.statistics.question import Fit
 from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
 from grandrounds.statistics.time_counts import count_by_cell
@@ -88,7 +88,8 @@ class _Regression(ExactMethod):
         names = _table_encoding(server.encoding).features
         known = dict(zip(estimates.names, estimates.beta.tolist(), strict=True))
         about = tuple(known.get(name, 0.0) for name in names)
-        terms = MetaTerms(estimates.model, names, about, ties=str(self.settings.exact.ties))
+        errors = choose_errors(estimates.model, estimates.errors)
+        terms = MetaTerms(estimates.model, names, about, ties=str(self.settings.exact.ties), errors=errors)
         return RegressionResult(estimates, (yield from fit_meta(terms)))
 
     def fit_common(self, server: Server) -> Fit[Estimates]:
@@ -166,7 +167,7 @@ class GeneralizedLinear(_Regression):
         outcome = encoding.outcome
         family = "logistic" if outcome is None else FAMILIES[outcome.task]
         is_linear = outcome is not None and outcome.task == REGRESSION
-        return fit_glm(
+        estimates = yield from fit_glm(
             GLMTerms(
                 family=family,
                 names=encoding.features,
@@ -184,6 +185,8 @@ class GeneralizedLinear(_Regression):
                 start=() if is_linear else fresh_start(server, len(encoding.features) + (e.intercept != "own")),
             )
         )
+        biased = describe_small_hospitals(family, str(e.intercept), [server.rows.get(s, 0) for s in server.sites])
+        return replace(estimates, notes=(*estimates.notes, *biased))
 
     def keeps_sums(self, server: Server) -> bool:
         """Keep the sums of a linear regression in the clear, which the server sees anyway."""
