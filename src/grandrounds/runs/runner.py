@@ -33,7 +33,7 @@ from grandrounds.experiment.checks import personal
 from grandrounds.experiment.checks.explain import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.experiment.checks.heat_maps import maps_asked, refuse_unmappable
 from grandrounds.experiment.checks.methods import left_alone, refuse_what_it_cannot
-from grandrounds.experiment.checks.participation import refuse_absences
+from grandrounds.experiment.checks.participation import refuse_absences, refuse_one_site
 from grandrounds.experiment.checks.privacy import (
     counts_patients,
     enough_rows,
@@ -177,6 +177,7 @@ class _Runner:
         context.recorder = self._recorder()
         data, stack = context.consortium.data, context.consortium.stack
         sites = [name for name in stack.names if name != POOL]
+        refuse_one_site(plan, data, sites)
         doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
         context.warn(*context.setup.warnings, *doubts, *few, *self._remains())
         context.warn(*left_alone(plan), *personal.warnings(plan))
