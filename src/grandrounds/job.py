@@ -17,6 +17,7 @@ from typing import Any
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.runs.facts import adopt_facts
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.runner import execute_plan
 
@@ -47,18 +48,13 @@ def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
         return
     if exists:
         begun = Checkpoint(folder.checkpoint).plan()
-        plan["data"] = {**plan["data"], **_learnt(plan, begun)}
+        plan = adopt_facts(plan, begun)
         if "code" in begun:
             plan = {**plan, "code": begun["code"]}
             plugins.allow(plan)  # now by the hashes of the modules that it was begun with
     else:
         folder.create()
     execute_plan(plan, folder, progress=lambda event: None if quiet else _print(event), resume=exists)
-
-
-def _learnt(plan: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the facts about the data that the run found at its start, which the written plan lacks."""
-    return {} if plan["data"]["sha256"] else {name: begun["data"][name] for name in ("sha256", "kinds")}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import grandrounds as gr
 from grandrounds.analysis.compare import check_metrics, compare
 from grandrounds.analysis.comparison_page import comparison_page
 from grandrounds.analysis.comparison_plans import model_plans
+from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
 from tests.support import refused
@@ -83,6 +84,25 @@ def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs):
     changed = gr.Experiment.parse({**BASE, "train": {"lr": 0.2}}).plan()
     with refused("another-experiment"):
         run_all({"fedavg-0": changed}, folder, jobs=1, progress=lambda name, run: None)
+
+
+@pytest.mark.parametrize(("label", "decimal"), [("diagnosis", ","), ("diagnosis", "."), ("mean_radius", ".")])
+def test_a_finished_run_of_a_semicolon_table_is_not_repeated(label, decimal, tmp_path):
+    """The run writes the decimal mark, the task and the model that it found into its plan; the plan asked for has none."""
+    table = CATALOG["breast-cancer"].load()
+    columns = ["diagnosis", "mean_radius", "mean_texture"]
+    lines = [";".join(columns), *(";".join(map(str, row)) for row in zip(*(table.columns[c] for c in columns), strict=True))]
+    path = tmp_path / "export.csv"
+    path.write_text("\n".join(lines).replace(".", decimal))
+    made = gr.Experiment.parse({"data": {"table": str(path), "label": label}, "method": {"rounds": 1}, "name": "export"})
+    assert made.plan()["data"]["decimal"] == "auto"
+    ended = []
+    for _ in range(2):
+        run_all({"a": made.plan()}, tmp_path, jobs=1, progress=lambda name, run: ended.append(run.plan), here=True)
+    assert ended[0] == ended[1] and ended[0]["data"]["decimal"] == decimal
+    other = made.with_settings(["data.decimal=" + {",": ".", ".": ","}[decimal]]).plan()
+    with refused("another-experiment"):
+        run_all({"a": other}, tmp_path, jobs=1, progress=lambda name, run: None, here=True)
 
 
 def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):

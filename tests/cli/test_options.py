@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from grandrounds import cli
 from grandrounds.cli.options import Columns, Quiet, Reading, Set, build_experiment, expand_options
 from grandrounds.cli.terminal import reads_run
+from tests.command import rounds
 from tests.support import refused
 
 seen: list[tuple[str, Columns, Reading, bool]] = []
@@ -103,3 +104,16 @@ def test_no_module_imports_click_when_it_runs():
         found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in for_types]
         names = [getattr(n, "module", None) or n.names[0].name for n in found]
         assert not [name for name in names if name.split(".")[0] == "click"], file.name
+
+
+@pytest.mark.parametrize(
+    ("given", "suggested"),
+    [
+        (("run", "heart", "--rounds", "5"), "--set method.rounds=5"),
+        (("run", "heart", "--lr=0.5"), "--set train.lr=0.5"),
+        (("fit", "glm", "heart", "--rounds"), "--set method.rounds=N"),
+    ],
+)
+def test_an_unknown_option_with_the_name_of_a_setting_is_answered_with_it(given, suggested):
+    done = rounds(*given, env={"COLUMNS": "200"})
+    assert done.returncode == 2 and suggested in done.stderr and "--subgroups" not in done.stderr

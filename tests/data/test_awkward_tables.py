@@ -394,8 +394,12 @@ def test_no_site_and_one_site(tmp_path: Path) -> None:
     plain = {name: words for name, words in clean.items() if name != "hospital"}
     message = check(write(tmp_path, plain), flags=("--label", "died"))
     assert "no --site: rows are dealt to 10 simulated sites" in message and "add --site" not in message
-    message = check(write(tmp_path, {**clean, "hospital": ["north"] * N}))
-    assert "one site: nothing is federated" in message and "no --site" not in message
+    path = write(tmp_path, {**clean, "hospital": ["north"] * N})
+    message = check(path)
+    assert "one site: 'hospital' has the same value in all rows" in message and "no --site" not in message
+    run = ("run", path, *FLAGS, "--set", "method.rounds=1", "--out", tmp_path / "run")
+    assert "[one-site]" in rounds(*run).stderr and not (tmp_path / "run").exists()
+    assert rounds(*run, "--method", "pooled").returncode == 0
 
 
 def test_copies_of_rows(tmp_path: Path) -> None:

@@ -228,6 +228,20 @@ def test_columns_without_a_name_are_refused_by_their_letters(path: Path) -> None
     assert refusal(make(path, [["a", "b"]])).code == "empty-table"
 
 
+def test_a_row_of_groups_that_are_not_merged_is_named_as_the_cause(path: Path) -> None:
+    """Before, the group's name was a repeated column, to be renamed; merged over its columns it is read."""
+    rows = [["Core", "Core", "Lab", "Lab"], ["age", "sex", "crp", "died"], [50, "f", 1.5, "no"], [60, "m", 2.5, "yes"]]
+    error = refusal(make(path, rows))
+    assert error.code == "two-header-rows" and "row 1" in str(error) and "delete row 1" in str(error)
+
+    def merge(book: Any, sheet: Any) -> None:
+        sheet.merge_cells("A1:B1")
+        sheet.merge_cells("C1:D1")
+
+    assert read_table(make(path, rows, merge)).names == tuple(rows[1])
+    assert refusal(make(path, [["a", "a"], ["x", "x"], ["y", "x"]])).code == "repeated-column"
+
+
 def test_hidden_rows_are_read_and_a_last_row_of_sums_is_noted(path: Path) -> None:
     def hide(_: Any, sheet: Any) -> None:
         sheet.row_dimensions[3].hidden = True

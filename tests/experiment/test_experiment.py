@@ -63,6 +63,8 @@ def test_the_starter_file_is_a_default_experiment():
         ({"split": {"scheme": "holdout"}}, "split.holdout is empty"),
         ({"reference": {"probe": {"row": 3}}}, "unknown key 'reference.probe.row'; did you mean 'rows'"),
         ({"engine": {"faults": {"dropp": 1}}}, "did you mean 'drop'"),
+        ({"lr": -0.1}, "unknown key 'lr'; did you mean 'train.lr'?"),
+        ({"method": {"epochs": 2}}, "'train.epochs'"),
     ],
 )
 def test_faults_are_said_in_one_sentence(given_, message):

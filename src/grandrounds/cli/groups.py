@@ -41,6 +41,18 @@ def sub_commands(command: click.Command) -> dict[str, click.Command]:
     return found
 
 
+def _as_settings(option: str, words: list[str], context: click.Context | None) -> list[str]:
+    """Return how to set the setting that an unknown option names; nothing where the command has no `--set`."""
+    from grandrounds.experiment.hints import option_settings
+
+    if context is None or all("--set" not in parameter.opts for parameter in context.command.params):
+        return []
+    place = next((i for i, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    given, follows = "".join(words[place : place + 1]), "".join(words[place + 1 : place + 2])
+    value = given.partition("=")[2] or ("" if follows.startswith("--") else follows)
+    return option_settings(option, value)
+
+
 class ParentCommand(TyperCommand):
     """A command with arguments of its own that has sub-commands too: `rounds explain RUN`, `rounds explain maps show RUN`.
 
@@ -106,6 +118,17 @@ class RootGroup(TyperGroup):
         for panel, names in PANELS.items():
             for name in names:
                 self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's commands have it
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an unknown option that has the name of a setting is answered with its `--set`."""
+        words = [*ctx._protected_args, *ctx.args]
+        try:
+            return super().invoke(ctx)
+        except Exception as e:
+            error: Any = e  # of click or of Typer's copy of it
+            if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+                error.possibilities = _as_settings(error.option_name, words, error.ctx) or error.possibilities
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands panel by panel; hidden ones come last."""

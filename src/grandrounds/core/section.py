@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -95,7 +95,9 @@ def describe_error(root: type[BaseModel], error: ValidationError) -> str:
     path = [str(p) for p in first["loc"]]
     key = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"unknown key '{key}'; {nearest(path[-1], _find_section(root, path[:-1]).model_fields)}"
+        elsewhere = " or ".join(f"'{name}'" for name in called(path[-1], root))
+        known = nearest(path[-1], _find_section(root, path[:-1]).model_fields)
+        return f"unknown key '{key}'; " + (f"did you mean {elsewhere}?" if elsewhere else known)
     if first["type"] == "literal_error":
         choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], choices)}"
@@ -104,6 +106,22 @@ def describe_error(root: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "value_error":
         return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
     return f"{key} is {quote_value(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def walk_settings(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name and the type of every setting of a section and of those in it."""
+    for name, field in section.model_fields.items():
+        where, kind = f"{path}.{name}" if path else name, field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from walk_settings(kind, where)
+        else:
+            yield where, kind
+
+
+def called(word: str, section: type[BaseModel]) -> list[str]:
+    """List the settings whose last word is `word`, those in the fewest sections: ["train.lr"] for "lr"."""
+    found = [name for name, _ in walk_settings(section) if "." in name and name.rpartition(".")[2] == word]
+    return [name for name in found if name.count(".") == min(other.count(".") for other in found)]
 
 
 def quote_value(value: Any) -> str:

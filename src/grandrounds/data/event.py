@@ -21,6 +21,11 @@ from grandrounds.core.errors import BadInput, nearest
 LAST = "last"
 """`Event.source` of a run of version 0.1, whose event is the last of the two classes."""
 
+ONE_AGAINST_OTHERS = "for one class against the others add a column of two values to the table, and name it with --label"
+"""What helps where a label has three values or more, and two are needed."""
+
+_CLASSES_SHOWN = 8
+
 _YES = "yes y ja j oui si true t wahr richtig vrai verdadero verdad waar 1"
 _NO = "no n nein non nee false f falsch faux falso onwaar 0"
 
@@ -172,8 +177,10 @@ def state_event(
     configured, positive, label = data.get("event"), data.get("positive"), data.get("label")
     if len(classes) != 2:
         if configured is not None:
+            shown = [*classes[:_CLASSES_SHOWN], *(["..."] if len(classes) > _CLASSES_SHOWN else [])]
             raise BadInput(
-                f"data.event is '{configured}', but an event needs two classes and there are {len(classes)}: leave --event out",
+                f"data.event is '{configured}', but an event needs two classes and {label or 'the label'} has {len(classes)} "
+                f"({', '.join(shown)}): {ONE_AGAINST_OTHERS}; to predict all of them leave --event out",
                 code="needs-two-classes",
             )
         return None

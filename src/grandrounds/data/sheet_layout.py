@@ -124,6 +124,23 @@ def _join_header(names: dict[int, str], below: Mapping[int, Cell], groups: Seque
     return joined
 
 
+def _refuse_two_rows(grid: Sheet, names: Mapping[int, str], number: int, *, used: Sequence[int], where: str) -> None:
+    """Refuse a header whose names repeat or are too few, above a row that names every column: groups of columns, not merged."""
+    given = [name for name in names.values() if name]
+    if (len(set(given)) == len(given) and len(used) < len(given) + 2) or not grid.rows or grid.rows[0][0] != number + 1:
+        return
+    below = grid.rows[0][1]
+    words = [" ".join(cell.text.split()) for cell in below.values() if cell.is_text and parse_cell(cell.text) is None]
+    if len(words) < len(used) or len(set(words)) < len(words):
+        return
+    shown = ", ".join(f"'{word}'" for word in words[:3])
+    raise BadInput(
+        f"the header of {where} has two rows: row {number} holds groups ('{given[0]}'), and row {number + 1} the column names "
+        f"({shown} ...); delete row {number}, or merge the cells of each group, and both rows are read",
+        code="two-header-rows",
+    )
+
+
 def _check_header(grid: Sheet, names: dict[int, str], number: int, *, where: str) -> dict[int, str]:
     """Check the column names, as of a text file: one may be empty (a data frame's index), two may not."""
     if all(is_number(name) or parse_cell(name) is not None for name in names.values()):
@@ -135,6 +152,7 @@ def _check_header(grid: Sheet, names: dict[int, str], number: int, *, where: str
             )
     used = sorted({c for _, row in grid.rows for c in row} | names.keys())
     unnamed = [c for c in used if not names.get(c)]
+    _refuse_two_rows(grid, names, number, used=used, where=where)
     if len(unnamed) > 1:
         raise BadInput(
             f"columns {column_letters(unnamed[0])} and {column_letters(unnamed[1])} of {where} have cells but no name in row "

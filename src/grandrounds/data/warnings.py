@@ -94,12 +94,22 @@ def own_table_warnings(data: Holdings, names: Sequence[str], rows: Sequence[Rows
     if not isinstance(data, Dataset) or plan.data.name is not None:
         return []
     counted = row_warnings(data, rows, plan=plan) if plan.privacy.epsilon is None else []
-    return [*column_warnings(data, plan=plan), *one_site_warnings(names), *alike_sites_warnings(names), *counted]
+    alone = [one_site_sentence(plan)] if len(names) == 1 else []
+    return [*column_warnings(data, plan=plan), *alone, *alike_sites_warnings(names), *counted]
 
 
-def one_site_warnings(names: Sequence[str]) -> list[str]:
-    """Warn where there is nobody to federate with."""
-    return ["one site: nothing is federated, all rounds train on the same rows"] if len(names) == 1 else []
+def one_site_sentence(plan: Plan) -> str:
+    """Say that there is nobody to federate with, and what to do."""
+    site, dealt = plan.data.site, plan.split.partition != "column"
+    if dealt or site is None:
+        return (
+            "one site: nothing is federated; set split.sites to 2 or more, name the hospitals with --site COLUMN, or fit all "
+            "rows in one place with --method pooled"
+        )
+    return (
+        f"one site: '{site}' has the same value in all rows, so nothing is federated; name another column with --site, leave "
+        "--site out to deal the rows to simulated hospitals, or fit all rows in one place with --method pooled"
+    )
 
 
 def alike_sites_warnings(names: Sequence[str]) -> list[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
-
+from grandrounds.core.section import called, walk_settings
 from grandrounds.experiment.experiment import Experiment
 
 FLAGS = {
@@ -44,17 +42,19 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 def setting_types() -> dict[str, Any]:
     """Return the type of every setting by its name, such as `split.min_rows`."""
-    return dict(_walk("", Experiment))
+    return dict(walk_settings(Experiment))
 
 
-def _walk(path: str, model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
-    for name, field in model.model_fields.items():
-        where = f"{path}.{name}" if path else name
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            yield from _walk(where, section)
-        else:
-            yield where, section
+def option_settings(option: str, value: str) -> list[str]:
+    """Return the `--set` of each setting that an unknown option names: `--set method.rounds=5` for `--rounds 5`.
+
+    Args:
+        option: The option, with its dashes.
+        value: The word that follows it; "" shows the kind of value.
+    """
+    kinds, word = setting_types(), option.lstrip("-").replace("-", "_")
+    found = [word] if word in kinds else called(word, Experiment)
+    return [f"--set {name}={value or _placeholder(kinds[name])}" for name in found[:_MOST]]
 
 
 def named_settings(sentence: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import PlanValues
+from grandrounds.runs.facts import is_same_experiment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
@@ -100,12 +101,7 @@ def _run_here(name: str, plan: PlanValues, out: Path) -> Run:
 
 def _same_plan(existing: Run, plan: PlanValues) -> None:
     """Raise where a finished run is not a run of this plan."""
-    mine, theirs = json.loads(json.dumps(plan)), existing.plan
-    for p in (mine, theirs):
-        p.pop("code", None)
-        for key in ("kinds", "sha256"):
-            p["data"].pop(key, None)
-    if mine != theirs:
+    if not is_same_experiment(plan, existing.plan):
         raise BadInput(
             f"{existing.folder} holds a run of another experiment: choose another --out", code="another-experiment"
         )

@@ -19,7 +19,6 @@ from grandrounds.audit.digest import arrays_digest
 from grandrounds.core import plugins, sources
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed, reading_rows
-from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
@@ -34,7 +33,7 @@ from grandrounds.experiment.checks import personal
 from grandrounds.experiment.checks.explain import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.experiment.checks.heat_maps import maps_asked, refuse_unmappable
 from grandrounds.experiment.checks.methods import left_alone, refuse_what_it_cannot
-from grandrounds.experiment.checks.participation import refuse_absences
+from grandrounds.experiment.checks.participation import refuse_absences, refuse_one_site
 from grandrounds.experiment.checks.privacy import (
     counts_patients,
     enough_rows,
@@ -50,11 +49,10 @@ from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.dp import CLIENT
 from grandrounds.methods.exchanges import share_reference
 from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.secure import SecureRule, exchange_identities
-from grandrounds.models import Model, build_model, model_name
+from grandrounds.models import Model, build_model
 from grandrounds.models.averaging import average_heads
 from grandrounds.models.protocol import COLUMN_KERNELS, GRADIENT_FREE
 from grandrounds.protocol.layout import Layout
@@ -63,8 +61,9 @@ from grandrounds.runs import evaluation
 from grandrounds.runs.context import Progress, RunContext
 from grandrounds.runs.ending import clear_ending, describe_error, finished_rounds, record_ending
 from grandrounds.runs.explanations import ReferenceExplanations, RoundExplanations
+from grandrounds.runs.facts import add_facts, settle_task
 from grandrounds.runs.federation import Consortium
-from grandrounds.runs.finalize import Finalizer, assumed, reading_of, schema_of
+from grandrounds.runs.finalize import Finalizer, assumed, schema_of
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.heat_maps import HeatMaps
 from grandrounds.runs.ledger import Recording, open_ledger
@@ -145,7 +144,7 @@ class _Runner:
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         with reading_rows():
             consortium = self.venue.assemble(self.plan)
-            self.plan = _settle(self.plan, consortium)
+            self.plan = settle_task(self.plan, consortium)
             refuse_absences(self.plan, consortium.training)
             if not resume:
                 self._start(consortium)
@@ -178,6 +177,7 @@ class _Runner:
         context.recorder = self._recorder()
         data, stack = context.consortium.data, context.consortium.stack
         sites = [name for name in stack.names if name != POOL]
+        refuse_one_site(plan, data, sites)
         doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
         context.warn(*context.setup.warnings, *doubts, *few, *self._remains())
         context.warn(*left_alone(plan), *personal.warnings(plan))
@@ -280,26 +280,14 @@ class _Runner:
 
     def _start(self, consortium: Consortium) -> None:
         """Write the experiment before the run starts: complete, so that it can be repeated exactly."""
-        values = self.plan.plain()
-        values["data"] = {**values["data"], "sha256": consortium.sha256}
-        schema = schema_of(consortium.data)
-        if schema is not None:
-            roles = {schema.label, schema.site, schema.patient, schema.time, schema.duration, *values["data"]["drop"]}
-            kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
-            values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
-        reading = reading_of(consortium.data)
-        if reading is not None:
-            values["data"]["decimal"] = reading.decimal
-        planned = self.plan.privacy.plain()
-        if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
-            values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
+        values = add_facts(self.plan, consortium)
         values.pop("code", None)
         own_code = plugins.names_in(values)
         if own_code:
             values["code"] = plugins.hashes(own_code)
         if own_code or sources.named_in(values):
             self.unstored = plugins.stamp(self.folder.path, values)
-        self.folder.write_experiment(values, schema, self._assumed(consortium))
+        self.folder.write_experiment(values, schema_of(consortium.data), self._assumed(consortium))
         self.checkpoint.start(values)
 
     def _assumed(self, consortium: Consortium) -> tuple[str, ...]:
@@ -476,23 +464,6 @@ class _Runner:
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
         personal.refuse_without_validation(model, self.plan, rows=sum(r["val"] for r in self.context.setup.rows.values()))
-
-
-def _settle(plan: Plan, consortium: Consortium) -> Plan:
-    """Write the task that the label told into the plan, and its model; a plan for classification stays as it is."""
-    schema = schema_of(consortium.data)
-    if schema is None or schema.task == CLASSIFICATION:
-        return plan
-    values = plan.plain()
-    name = values["model"]["name"]
-    model = name if plugins.is_path(name) else model_name(name, schema.task)
-    return Plan(
-        {
-            **values,
-            "data": {**values["data"], "task": schema.task},
-            "model": {**values["model"], "name": model},
-        }
-    )
 
 
 def new_folder(base: Path, name: str) -> Path:

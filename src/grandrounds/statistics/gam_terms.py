@@ -8,6 +8,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
+from grandrounds.data.event import ONE_AGAINST_OTHERS
 from grandrounds.data.outcome import Outcome
 from grandrounds.models.columns import Column
 
@@ -96,7 +97,7 @@ def find_problem(options: Mapping[str, Any], columns: tuple[Column, ...], *, tas
     if task not in FAMILIES:
         return f"model 'gam' fits classes, numbers or counts, and data.task is '{task}': use model 'trees', or method 'cox'"
     if task == CLASSIFICATION and classes != 2:
-        return f"model 'gam' fits two classes, and the label has {classes}: use model 'trees', or one class against the others"
+        return f"model 'gam' fits two classes, and the label has {classes}: use model 'trees'; or {ONE_AGAINST_OTHERS}"
     kinds = {c.name: c.is_category for c in columns}
     for name in options["monotone"]:
         if name not in kinds:

@@ -6,8 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
+from grandrounds.data.dataset import Dataset
+from grandrounds.data.kinds import Holdings
+from grandrounds.data.warnings import one_site_sentence
 from grandrounds.experiment.checks.secure_aggregation import FEWEST
-from grandrounds.methods import method_class
+from grandrounds.methods import is_exact, method_class
+from grandrounds.methods.baselines import POOLED, Local
 from grandrounds.methods.dp import CLIENT
 from grandrounds.methods.fedavg import FedAvg
 
@@ -30,6 +34,22 @@ def refuse_absences(plan: Plan, sites: Sequence[str]) -> None:
     """
     for reason in _reasons(plan, sites):
         raise BadInput(reason, code="bad-absences")
+
+
+def refuse_one_site(plan: Plan, data: Holdings, sites: Sequence[str]) -> None:
+    """Refuse to federate a user's own table of one hospital; 'local' and 'pooled' federate nothing.
+
+    Args:
+        plan: The run's plan.
+        data: The rows; sets of the catalog may be dealt to one site.
+        sites: All sites.
+
+    Raises:
+        BadInput: There is one site.
+    """
+    federates = plan.method.name not in (Local.name, POOLED) and method_class(plan.method.name).has_model
+    if len(sites) == 1 and federates and not is_exact(plan.method.name) and isinstance(data, Dataset) and plan.data.name is None:
+        raise BadInput(one_site_sentence(plan), code="one-site")
 
 
 def _reasons(plan: Plan, sites: Sequence[str]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.event import ONE_AGAINST_OTHERS
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
 from grandrounds.methods.exact.exchange import ExactMethod, read_result
@@ -223,8 +224,8 @@ class GeneralizedLinear(_Regression):
             yield "method 'glm' fits classes, numbers or counts, and data.task is 'survival': use method 'cox'"
         if model.outputs != 1:
             yield (
-                f"method 'glm' fits two classes, and the label '{plan.data.label}' has {model.outputs}: choose one class against "
-                "the others; of a count or a measurement set data.task (--family poisson or --family linear)"
+                f"method 'glm' fits two classes, and the label '{plan.data.label}' has {model.outputs}: "
+                f"{ONE_AGAINST_OTHERS}; of a count or a measurement set data.task (--family poisson or --family linear)"
             )
         if plan.method.exact.ridge == "cv":
             yield "method.exact.ridge 'cv' is for method 'cox': give a number"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.plan_types import Plan
+from grandrounds.data.event import ONE_AGAINST_OTHERS
 from grandrounds.methods.veil.budget import VOTING, resolve_selection
 
 
@@ -18,7 +19,7 @@ def refusals(model: Any, plan: Plan) -> Iterator[str]:
     if plan.model.name != "logistic" or model.kernel != "numpy":
         yield f"method 'veil' fits a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
     elif model.outputs != 1:
-        yield f"method 'veil' needs two classes, but the data have {model.outputs}"
+        yield f"method 'veil' needs two classes, but the data have {model.outputs}: {ONE_AGAINST_OTHERS}"
     elif how not in ("select_then_fit", "moments") and v.k > model.layout.size - 1:
         yield f"method.veil.k is {v.k}, but there are {model.layout.size - 1} features to propose: lower it"
     if how == "select_then_fit" and v.features and m.rounds < 2 * (v.stages or 1):
