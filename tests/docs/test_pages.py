@@ -187,3 +187,12 @@ def test_the_gap_of_fedadam_always_names_the_local_epochs():
             if re.search(r"Fed(Adam|Yogi)", block) and re.search(r"\d+ points? below", block) and "epoch" not in block:
                 wrong.append((name, block[:150]))
     assert not wrong
+
+
+def test_a_recipe_named_after_a_papers_experiment_says_that_it_runs_a_preset():
+    """The paper's weights and the preset are different methods: who runs the recipe must know which one it is."""
+    recipes = sorted((ROOT / "src" / "grandrounds" / "recipes" / "sse-agg").glob("*.toml"))
+    titles = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in recipes if "preset =" in path.read_text()}
+    named = {name: title for name, title in titles.items() if re.search(r"\b(Experiment|Table) I", title)}
+    assert len(named) == 3
+    assert all("with preset drift, not its printed weights" in title for title in named.values()), named

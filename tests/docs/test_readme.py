@@ -34,6 +34,28 @@ def test_readme_prints_what_its_commands_print(tmp_path):
     assert not differing, "\n" + "\n".join(differing)
 
 
+def row(text: str, start: str) -> list[str]:
+    """Return the cells of the first row of a table that starts so, without bold marks."""
+    line = next(line for line in text.splitlines() if line.startswith(start))
+    return [cell.strip().replace("*", "") for cell in line.strip("|").split("|")]
+
+
+def test_figures_of_readme_are_those_of_the_pages_that_measure_them():
+    """They have their home in docs/: a new measurement there must reach README."""
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    section = benchmarks.split("## Harmed sites\n")[1].split("\n## ")[0]
+    means = section.split("\n| data set | common model")[1]
+    heart = [cell.split(" / ")[1::-1] for cell in row(means, "| heart |")[1:]]  # accuracy, log loss
+    names = ("| FedAvg, one model", "| **FedAvg with the guard", "| each hospital", "| all rows", "| most common")
+    assert [row(README, name)[1:] for name in names] == heart
+    assert f"the {row(section, '| heart | 4 hospitals | 0 to 4')[4]} hospital-runs" in README.replace("\n", " ")
+    together, alone = (row(means, "| eicu-demo")[k].split(" / ")[0] for k in (2, 3))
+    assert f"log loss {together} against {alone} alone" in README
+    flipped = (ROOT / "docs" / "results" / "fedxchain.md").read_text(encoding="utf-8").split("<!-- figures robust -->")[1]
+    robust, mean, fedavg = (row(flipped, f"| {arm} |")[1].split(" ")[0] for arm in ("FedXChain robust", "uniform mean", "FedAvg"))
+    assert f"accuracy {robust} by FedXChain (robust), {mean} with a uniform mean, {fedavg} with FedAvg" in README
+
+
 def test_readme_is_short():
     assert len(README.split()) <= 900
 
