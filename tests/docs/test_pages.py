@@ -21,13 +21,11 @@ PAGES = {
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
 INSTALL = re.compile(r"pip install(?P<what>[^`\n#]*)")
-ANOTHER_HAND = {"docs/exact.md", "docs/python.md"}
-"""Pages whose install lines are changed together with their text on regressions."""
 
 
 def sources() -> dict[str, str]:
     """Return the texts that people read or see: pages, programs, examples, benchmarks."""
-    texts = {name: text for name, text in PAGES.items() if name not in ANOTHER_HAND}
+    texts = dict(PAGES)
     for folder in ("src", "examples", "bench"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".md", ".toml", ".html"):
