@@ -163,7 +163,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         scores = {
             "task": task_of_run(summary),
             "tiles": [*(outcome_tiles(deployed) if other and has_test_rows(summary) else []), *deployed_tile(summary)],
-            "is_personal": bool(summary.personal),
+            "is_personal": "per_site" in summary.personal,
             "final": dict(deployed.final),
             "accuracy": decision_metric("accuracy", deployed.final),
             "accuracy_name": accuracy_name(deployed),
