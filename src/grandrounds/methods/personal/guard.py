@@ -167,8 +167,8 @@ def harm_p_value(differences: Sequence[Array], units: Array, *, seed: int, site:
 def least_of_each_class(level: float) -> int:
     """Return the test patients of each class that a hospital needs to be called harmed at a level.
 
-    At stricter levels than 1%, for consortia of more than five hospitals, the bootstrap needs five: with fewer it raises false
-    alarms (`python bench/harm_test.py`).
+    At stricter levels than 1%, for consortia of more than five hospitals, five are needed: among fewer, one patient decides
+    which model looks best.
 
     Args:
         level: The level of the test.
