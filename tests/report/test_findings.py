@@ -37,6 +37,19 @@ def test_the_model_is_compared_with_the_most_common_class_of_each_hospital():
     assert "not clearly better than treating everyone or nobody at each hospital" in at_threshold[1]
 
 
+def test_a_model_that_ranks_hospitals_is_not_praised_for_its_pooled_auroc():
+    sites = {"a": figures(200, 60, 0.85, auroc=0.52, half=0.08), "b": figures(200, 60, 0.85, auroc=0.5, half=0.08)}
+    within = {"auroc_within": 0.51, "auroc_within_low": 0.45, "auroc_within_high": 0.57, "auroc_within_hospitals": 2.0}
+    gap = {"auroc_gap": 0.19, "auroc_gap_low": 0.12, "auroc_gap_high": 0.26}
+    final = figures(400, 120, 0.85, auroc=0.7, half=0.04)
+    lines = describe_findings(summary(final | within | gap, sites))
+    assert lines[2].startswith("The model does not clearly rank patients of the same hospital better than chance: AUROC within")
+    assert "all patients pooled 0.700" in lines[2]
+    assert lines[3].startswith("The model ranks hospitals, not patients:")
+    near = describe_findings(summary(final | within | gap | {"auroc_gap_low": -0.01}, sites))
+    assert not any("ranks hospitals" in line for line in near)
+
+
 def test_a_model_that_may_be_no_better_and_one_that_is_worse():
     unclear = describe_findings(summary(figures(200, 60, 0.72, auroc=0.8, half=0.05)))
     assert unclear[1].startswith("The model is not clearly better than no model")

@@ -271,7 +271,6 @@ SCORES: tuple[MetricSpec, ...] = (
         lambda f: mean_defined(roc_area(f.bins)), called="AUROC",
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST, P.SUBGROUPS,
-            P.TILES,
             card=1, report_shortcut=1, screen_shortcut=1, worst_site=6, console_sites=1, console_subgroups=1,
         ),
     ),
@@ -351,6 +350,22 @@ SCORES: tuple[MetricSpec, ...] = (
 
 _TRAINING, _DEPLOYED = ("explanation", "training"), ("explanation", "deployed")
 SUMMARY_METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "auroc_within", "Mean AUROC of the hospitals by pairs of patients: both patients of a pair are of one hospital.", True,
+        called="AUROC within hospitals", path=("final", "auroc_within"), shown=_shown(card=0, screen=-1),
+    ),
+    MetricSpec("auroc_within_low", "Lower end of the 95% interval of the AUROC within hospitals.", True,
+               path=("final", "auroc_within_low")),
+    MetricSpec("auroc_within_high", "Upper end of the 95% interval of the AUROC within hospitals.", True,
+               path=("final", "auroc_within_high")),
+    MetricSpec("auroc_within_hospitals", "Hospitals that it is of: those with five test rows of each class or more.", None,
+               limits=POSITIVE, digits=0, path=("final", "auroc_within_hospitals")),
+    MetricSpec("auroc_gap", "AUROC of all rows pooled less the AUROC within hospitals; above 0 it ranks hospitals as well.", None,
+               limits=CORRELATION, called="AUROC pooled less within", path=("final", "auroc_gap")),
+    MetricSpec("auroc_gap_low", "Lower end of the 95% interval of that difference.", limits=CORRELATION,
+               path=("final", "auroc_gap_low")),
+    MetricSpec("auroc_gap_high", "Upper end of the 95% interval of that difference.", limits=CORRELATION,
+               path=("final", "auroc_gap_high")),
     MetricSpec("training_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "drift"),
                shown=_shown(comparison_beside=1)),
     MetricSpec("consensus_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "consensus_drift")),
@@ -379,8 +394,9 @@ SUMMARY_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("external_accuracy", higher_is_better=True, path=("local", "external"), shown=_shown(comparison_beside=10)),
     MetricSpec("clear_gaps", higher_is_better=False, limits=POSITIVE, path=("fairness", "flagged")),
 )  # fmt: skip
-"""Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
-images (XFed), local models (FL-XAI), groups of patients. Not known of runs that did not measure them."""
+"""Figures of a summary besides those of test rows, and where it has them: the AUROC within hospitals, explanations, cohorts,
+trust (FedXChain), scoring images (XFed), local models (FL-XAI), groups of patients. Not known of runs that did not measure
+them."""
 
 _EVERYWHERE = (
     P.ROUND, P.ROUND_SITES, P.GAP, P.WORST_SITE, P.SCREEN, P.TILES, P.SCREEN_SITES, P.REPORT_SITES, P.CARD, P.SUBGROUPS, P.COURSE,

@@ -12,7 +12,7 @@ from grandrounds.report.overview import FAIR, Overview
 def summary_part(view: Overview) -> list[str]:
     """Write the verdict, the headline figures and the findings; hospitals and groups are in the next part."""
     figures = [
-        *([(view.headline.label, view.headline.value_text, view.headline.interval_text)] if view.headline else []),
+        *([(view.headline.label, view.headline.value_text, view.headline.beside_text)] if view.headline else []),
         *([("test rows", f"{view.test_rows:,}", _events(view))] if view.test_rows else []),
         ("hospitals", f"{view.sites:,}" if view.sites is not None else "–", view.sites_text),
         *[(s.label, s.value_text, s.interval_text) for s in view.scores if s.key in ("sensitivity", "specificity")],
