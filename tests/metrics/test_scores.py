@@ -181,8 +181,8 @@ def test_several_classes_leave_the_two_class_figures_undefined(digits):
         "events",
         "auroc_low",
         "auroc_high",
-        "calibration_slope",
-        "calibration_intercept",
+    } | {
+        f"calibration_{name}{end}" for name in ("slope", "intercept", "in_the_large") for end in ("", "_low", "_high")
     }
 
 

@@ -59,6 +59,18 @@ def test_a_model_that_may_be_no_better_and_one_that_is_worse():
     assert worse[2].startswith("The model does not clearly rank patients better than chance")
 
 
+def test_risks_that_are_too_close_to_the_middle_are_a_finding_with_a_remedy():
+    final = figures(200, 60, 0.85, auroc=0.9, half=0.05)
+    slope = {"calibration_slope": 1.8, "calibration_slope_low": 1.3, "calibration_slope_high": 2.3}
+    lines = describe_findings(summary(final | slope))
+    assert lines[3].startswith("Risks are too close to the middle: calibration slope 1.80 (95% CI 1.30 to 2.30), 1 is ideal.")
+    assert "rounds recalibrate" in lines[3]
+    unclear = describe_findings(summary(final | slope | {"calibration_slope_low": 0.9}))
+    assert not any("calibration" in line for line in unclear)
+    extreme = describe_findings(summary(final | {k: v - 1.4 for k, v in slope.items()}))
+    assert extreme[3].startswith("Risks are too extreme")
+
+
 def test_few_events_are_flagged():
     lines = describe_findings(summary(figures(121, 1, 0.99)))
     assert lines[1] == "Only 1 test row with the event: the scores below are not reliable."

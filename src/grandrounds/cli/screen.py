@@ -30,6 +30,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
+from grandrounds.report.calibration import describe_calibration
 from grandrounds.report.deployed import Deployed, describe_scored, read_deployed
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
@@ -296,7 +297,7 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
         "accuracy": f"{chosen}{NO_MODEL}: {number(final['majority'])}",
         **{key: f"95% CI {number(low, 3)} to {number(high, 3)}" for key, (low, high) in intervals(final).items() if key in RANKS},
         "log_loss": f"train minus test {number(gap['log_loss'], 3)}" if gap else "",
-        "calibration_slope": "1 is ideal; below 1: probabilities are too extreme",
+        "calibration_slope": describe_calibration(final),
         "sensitivity": threshold,
     }
     shown = HEADLINES if verbose else [metric for metric in HEADLINES if metric in MAIN]

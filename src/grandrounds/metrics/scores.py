@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
-from grandrounds.metrics.calibration import calibration_error, calibration_line
+from grandrounds.metrics.calibration import Estimated, calibration_error, calibration_in_the_large, calibration_line
 from grandrounds.metrics.classification import (
     Array,
     Floats,
@@ -148,9 +148,14 @@ class Figures:
         return roc_interval(self.bins)
 
     @cached_property
-    def line(self) -> tuple[Floats, Floats]:
-        """Compute the slope and intercept of the calibration line."""
+    def line(self) -> tuple[Estimated, Estimated]:
+        """Fit the slope and intercept of the calibration line."""
         return calibration_line(self.bins)
+
+    @cached_property
+    def in_the_large(self) -> Estimated:
+        """Fit the intercept of the log-odds with a slope of 1."""
+        return calibration_in_the_large(self.bins)
 
 
 def accuracy(confusion: Array) -> Floats:
@@ -319,12 +324,29 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "calibration_slope", "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.", None,
-        lambda f: f.line[0], two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
+        lambda f: f.line[0].value, two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
     ),
+    MetricSpec("calibration_slope_low", "Lower end of the 95% interval of the calibration slope.", None,
+               lambda f: f.line[0].low, two_classes=True, limits=None),
+    MetricSpec("calibration_slope_high", "Upper end of the 95% interval of the calibration slope.", None,
+               lambda f: f.line[0].high, two_classes=True, limits=None),
+    MetricSpec(
+        "calibration_in_the_large", "Intercept with the slope fixed at 1: 0 is ideal, above 0 risks are too low.", None,
+        lambda f: f.in_the_large.value, two_classes=True, limits=None, called="calibration in the large",
+        shown=_shown(P.SCREEN, card=13),
+    ),
+    MetricSpec("calibration_in_the_large_low", "Lower end of the 95% interval of calibration in the large.", None,
+               lambda f: f.in_the_large.low, two_classes=True, limits=None),
+    MetricSpec("calibration_in_the_large_high", "Upper end of the 95% interval of calibration in the large.", None,
+               lambda f: f.in_the_large.high, two_classes=True, limits=None),
     MetricSpec(
         "calibration_intercept", "Intercept of that same regression, fitted together with the slope; 0 is ideal.", None,
-        lambda f: f.line[1], two_classes=True, limits=None,
+        lambda f: f.line[1].value, two_classes=True, limits=None, called="calibration intercept, fitted with the slope",
     ),
+    MetricSpec("calibration_intercept_low", "Lower end of the 95% interval of that intercept.", None,
+               lambda f: f.line[1].low, two_classes=True, limits=None),
+    MetricSpec("calibration_intercept_high", "Upper end of the 95% interval of that intercept.", None,
+               lambda f: f.line[1].high, two_classes=True, limits=None),
     MetricSpec(
         "recall_at_90_specificity", "Share of positives found, 90% of negatives spared; several classes: mean.", True,
         lambda f: mean_defined(recall_at_specificity(f.bins, specificity=0.9)), shown=_shown(P.SCREEN),

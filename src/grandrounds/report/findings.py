@@ -23,6 +23,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.metrics.within_hospitals import GAP
+from grandrounds.report.calibration import calibration_findings
 from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.fairness import describe_gaps, describe_mitigation
@@ -51,6 +52,7 @@ class Findings:
         effects: The clearest effects of a regression, and those that differ between hospitals.
         event: The event and its share of test rows, or the classes.
         overall: The model against always answering the most common class, and its AUROC or other headline metric.
+        calibration: Risks that are clearly too extreme or too close to the middle.
         sites: The worst site against the others.
         harm: Hospitals that are worse off with the model that they deploy.
         majority: Sites whose own most common class is right more often than the model.
@@ -62,6 +64,7 @@ class Findings:
     effects: tuple[str, ...] = ()
     event: tuple[str, ...] = ()
     overall: tuple[str, ...] = ()
+    calibration: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     harm: tuple[str, ...] = ()
     majority: tuple[str, ...] = ()
@@ -113,6 +116,7 @@ def make_findings(summary: Figures) -> Findings:
         effects,
         event=tuple(_event(deployed)),
         overall=tuple(_overall(deployed)),
+        calibration=tuple(calibration_findings(deployed["final"])),
         sites=tuple(_compare_sites(deployed)),
         majority=tuple(_against_majority(summary)),
         subgroups=tuple(_subgroups(deployed)),

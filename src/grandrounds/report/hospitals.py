@@ -57,7 +57,7 @@ class Hospital:
             hospitals together: less that of each hospital's).
         accuracy: Accuracy of the decisions at the run's threshold.
         calibration: Observed over expected events; None where the run did not record the expected number.
-        slope: Calibration slope, without an interval.
+        slope: Calibration slope with its interval.
         decisions: Counts of decisions at the run's threshold; None where there are no two classes.
         ranked: Whether it has the test rows to be ranked.
         notes: Remarks for people.
@@ -72,7 +72,7 @@ class Hospital:
     gain: Estimate | None = None
     accuracy: Estimate | None = None
     calibration: Estimate | None = None
-    slope: float | None = None
+    slope: Estimate | None = None
     decisions: Decisions | None = None
     ranked: bool = False
     notes: tuple[str, ...] = ()
@@ -337,7 +337,6 @@ def _describe(
     calibration = None
     if expected is not None and events is not None:
         calibration = observed_to_expected(events, expected, tested)
-    slope = figures.get("calibration_slope")
     return Hospital(
         name,
         trained,
@@ -348,7 +347,7 @@ def _describe(
         None if threshold is None else majority_gain(figures, threshold),
         None if decisions is None else decisions.accuracy,
         calibration,
-        float(slope) if slope is not None and is_defined(slope) else None,
+        _read_score(figures, "calibration_slope"),
         decisions,
         can_rank(figures, task),
         tuple(n for n in site_flags(figures, threshold=threshold or 0.5) if task == CLASSIFICATION),

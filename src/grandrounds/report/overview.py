@@ -367,7 +367,7 @@ def _tested(common: RunSummary, deployed: RunSummary, findings: Findings) -> dic
     return {
         "verdict": verdict,
         "verdict_title": title,
-        "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority),
+        "verdict_lines": (*findings.overall, *findings.calibration, *findings.sites, *findings.harm, *findings.majority),
         "worse_sites": worse,
         "unclear_sites": unclear,
         "tested_sites": tuple(s for s, m in deployed.per_site.items() if (_number(m.get("count")) or 0) > 0),
@@ -461,6 +461,7 @@ def _scores(summary: RunSummary) -> list[Score]:
         "accuracy",
         "majority",
         "calibration_slope",
+        "calibration_in_the_large",
         "calibration_intercept",
     ):
         key = decision_key(metric, summary.final)
