@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from grandrounds.metrics import Tally, bin_centres, scores, tally
+from grandrounds.metrics import ScoredRows, Tally, bin_centres, scores, tally
 from grandrounds.metrics.classification import bin_index
 
 from .cohort import binary_cohort, log_odds
@@ -122,3 +122,31 @@ def test_calibration_error_by_hand():
     assert one_bin["ece"] == pytest.approx(abs(0.61 + 0.65 - 1) / 2)
     three = scores(tally(np.log([[0.7, 0.2, 0.1], [0.1, 0.69, 0.21]]), np.array([0, 2]), classes=3))
     assert three["ece"] == pytest.approx(abs(0.7 + 0.69 - 1) / 2)
+
+
+def test_slope_intercept_and_calibration_in_the_large_are_those_of_statsmodels():
+    """Two sites, exact scores: estimates and 95% intervals of the joint fit and of the fit with the log-odds as offset."""
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(8)
+    z, owner = rng.normal(-0.5, 1.5, 400), np.repeat([0, 1], [250, 150])
+    y = (rng.random(400) < expit(0.6 * z + 0.8)).astype(int)
+    exact = ScoredRows.from_logits(z[:, None], y, classes=2).exact_tally(owner, (2,))
+    found = scores(exact)
+    for k in (0, 1):
+        at = owner == k
+        joint = sm.GLM(y[at], sm.add_constant(z[at]), family=sm.families.Binomial()).fit(tol=1e-14)
+        large = sm.GLM(y[at], np.ones(at.sum()), family=sm.families.Binomial(), offset=z[at]).fit(tol=1e-14)
+        for metric, fit, j in (
+            ("calibration_slope", joint, 1),
+            ("calibration_intercept", joint, 0),
+            ("calibration_in_the_large", large, 0),
+        ):
+            expected = (fit.params[j], *fit.conf_int()[j])
+            ends = [found[f"{metric}{end}"][k] for end in ("", "_low", "_high")]
+            assert ends == pytest.approx(expected, rel=1e-6), metric
+
+
+def test_calibration_in_the_large_needs_both_classes_and_no_overlap():
+    separated = scores(tally(np.array([[-1.0], [-2.0], [1.0]]), np.array([0, 0, 1]), classes=2))
+    assert np.isnan(separated["calibration_slope"]) and np.isfinite(separated["calibration_in_the_large"])
+    assert np.isnan(scores(tally(np.array([[-1.0], [2.0]]), np.array([0, 0]), classes=2))["calibration_in_the_large"])

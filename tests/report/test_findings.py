@@ -37,6 +37,19 @@ def test_the_model_is_compared_with_the_most_common_class_of_each_hospital():
     assert "not clearly better than treating everyone or nobody at each hospital" in at_threshold[1]
 
 
+def test_a_model_that_ranks_hospitals_is_not_praised_for_its_pooled_auroc():
+    sites = {"a": figures(200, 60, 0.85, auroc=0.52, half=0.08), "b": figures(200, 60, 0.85, auroc=0.5, half=0.08)}
+    within = {"auroc_within": 0.51, "auroc_within_low": 0.45, "auroc_within_high": 0.57, "auroc_within_hospitals": 2.0}
+    gap = {"auroc_gap": 0.19, "auroc_gap_low": 0.12, "auroc_gap_high": 0.26}
+    final = figures(400, 120, 0.85, auroc=0.7, half=0.04)
+    lines = describe_findings(summary(final | within | gap, sites))
+    assert lines[2].startswith("The model does not clearly rank patients of the same hospital better than chance: AUROC within")
+    assert "all patients pooled 0.700" in lines[2]
+    assert lines[3].startswith("The model ranks hospitals, not patients:")
+    near = describe_findings(summary(final | within | gap | {"auroc_gap_low": -0.01}, sites))
+    assert not any("ranks hospitals" in line for line in near)
+
+
 def test_a_model_that_may_be_no_better_and_one_that_is_worse():
     unclear = describe_findings(summary(figures(200, 60, 0.72, auroc=0.8, half=0.05)))
     assert unclear[1].startswith("The model is not clearly better than no model")
@@ -44,6 +57,18 @@ def test_a_model_that_may_be_no_better_and_one_that_is_worse():
     worse = describe_findings(summary(figures(200, 60, 0.5, auroc=0.52, half=0.1)))
     assert worse[1].startswith("The model is worse than no model")
     assert worse[2].startswith("The model does not clearly rank patients better than chance")
+
+
+def test_risks_that_are_too_close_to_the_middle_are_a_finding_with_a_remedy():
+    final = figures(200, 60, 0.85, auroc=0.9, half=0.05)
+    slope = {"calibration_slope": 1.8, "calibration_slope_low": 1.3, "calibration_slope_high": 2.3}
+    lines = describe_findings(summary(final | slope))
+    assert lines[3].startswith("Risks are too close to the middle: calibration slope 1.80 (95% CI 1.30 to 2.30), 1 is ideal.")
+    assert "rounds recalibrate" in lines[3]
+    unclear = describe_findings(summary(final | slope | {"calibration_slope_low": 0.9}))
+    assert not any("calibration" in line for line in unclear)
+    extreme = describe_findings(summary(final | {k: v - 1.4 for k, v in slope.items()}))
+    assert extreme[3].startswith("Risks are too extreme")
 
 
 def test_few_events_are_flagged():

@@ -86,8 +86,9 @@ def test_the_gain_is_that_of_decisions_at_the_threshold_of_the_run():
 
 
 def test_an_unseen_hospital_has_a_wider_interval_than_the_mean_of_hospitals():
-    found = compare_hospitals(summary()).unseen
-    assert found.prediction_low < found.low < found.estimate < found.high < found.prediction_high
+    per_site = summary()["per_site"] | {"fifth": site_scores(1.0, seed=6)}
+    found = compare_hospitals(summary(per_site=per_site)).unseen
+    assert len(found.sites) == 5 and found.prediction_low < found.low < found.estimate < found.high < found.prediction_high
     two = {site: m for site, m in summary()["per_site"].items() if site in ("strong", "weak")}
     assert compare_hospitals(summary(per_site=two)).unseen.estimate is None
 

@@ -89,7 +89,7 @@ class Page(HTMLParser):
 
 def trained(folder, *, settings=(), seed: int = 0, evil: bool = False) -> gr.Run:
     pd = pytest.importorskip("pandas")
-    columns = dict(patients([60, 50, 40]).columns)
+    columns = dict(patients([120, 100, 80]).columns)
     if evil:
         columns["hospital"] = [EVIL if h == "a" else h for h in columns["hospital"]]
         columns[EVIL] = columns.pop("lactate")

@@ -15,8 +15,8 @@ from tests.report import EVIL, summary
 from tests.report.shapes import card, shapes
 
 SITES = {
-    "a": {"count": 40.0, "events": 9.0, "ece": 0.05, "calibration_slope": 0.9, "calibration_intercept": -0.2, "brier": 0.1},
-    EVIL: {"count": 3.0, "events": 0.0, "ece": 0.3, "calibration_slope": None, "calibration_intercept": None, "brier": 0.2},
+    "a": {"count": 40.0, "events": 9.0, "ece": 0.05, "calibration_slope": 0.9, "calibration_in_the_large": -0.2, "brier": 0.1},
+    EVIL: {"count": 3.0, "events": 0.0, "ece": 0.3, "calibration_slope": None, "calibration_in_the_large": None, "brier": 0.2},
 }
 
 

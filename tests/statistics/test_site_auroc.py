@@ -27,19 +27,26 @@ def test_three_estimates_by_hand():
 
 
 def test_aurocs_are_combined_on_the_logit_scale():
-    half = {"a": (0.7, 0.05), "b": (0.8, 0.04), "c": (0.9, 0.03), "d": (0.75, 0.1)}
+    half = {"a": (0.7, 0.05), "b": (0.8, 0.04), "c": (0.9, 0.03), "d": (0.75, 0.1), "e": (0.82, 0.06)}
     found = combine_auroc({site: figures(*values) for site, values in half.items()})
     a = np.array([v for v, _ in half.values()])
     y, v = np.log(a / (1 - a)), (np.array([h for _, h in half.values()]) / 1.959963984540054 / (a * (1 - a))) ** 2
     w = 1 / v
     q = (w * (y - (w * y).sum() / w.sum()) ** 2).sum()
-    tau2 = max(0.0, (q - 3) / (w.sum() - (w**2).sum() / w.sum()))
+    tau2 = max(0.0, (q - 4) / (w.sum() - (w**2).sum() / w.sum()))
     r = 1 / (v + tau2)
-    mean, wide = (r * y).sum() / r.sum(), stats.t.ppf(0.975, 2) * math.sqrt(tau2 + 1 / r.sum())
-    assert found.i2 == pytest.approx(1 - 3 / q) and found.tau2 == pytest.approx(tau2)
+    mean, wide = (r * y).sum() / r.sum(), stats.t.ppf(0.975, 3) * math.sqrt(tau2 + 1 / r.sum())
+    assert found.i2 == pytest.approx(1 - 4 / q) and found.tau2 == pytest.approx(tau2)
     assert found.estimate == pytest.approx(1 / (1 + math.exp(-mean)))
     assert found.prediction_low == pytest.approx(1 / (1 + math.exp(-(mean - wide))))
     assert found.prediction_high == pytest.approx(1 / (1 + math.exp(-(mean + wide))))
+
+
+def test_few_hospitals_do_not_tell_what_to_expect_at_another():
+    """Of three hospitals the interval was 0.135 to 0.998: it says nothing, and a sentence says why there is none."""
+    three = combine_auroc({site: figures(a, 0.05) for site, a in (("a", 0.7), ("b", 0.8), ("c", 0.9))})
+    assert three.estimate is not None and three.prediction_low is None
+    assert three.sentence.startswith("3 hospitals with an AUROC and its interval are too few")
 
 
 def test_equal_aurocs_show_no_heterogeneity():

@@ -163,6 +163,6 @@ def exchange_progress(progress: RunProgress) -> Iterator[Callable[[RunEvent], No
 
 def _scores(test: Mapping[str, Any]) -> str:
     """Write the test scores of a round that people look at first."""
-    names = {"auroc": "AUROC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "d2": "D2", "c_index": "C-index"}
+    names = {"auroc": "pooled AUROC", "accuracy": "accuracy", "r2": "R2", "rmse": "RMSE", "d2": "D2", "c_index": "C-index"}
     shown = [(word, test.get(name)) for name, word in names.items()]
     return ", ".join(f"test {word} {value:.3f}" for word, value in shown if value is not None)

@@ -30,6 +30,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
+from grandrounds.report.calibration import describe_calibration
 from grandrounds.report.deployed import Deployed, describe_scored, read_deployed
 from grandrounds.report.differences import overview_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
@@ -50,7 +51,9 @@ from grandrounds.report.tables import TextTable
 HEADLINES = shown_in(Place.SCREEN)
 """Metrics of the table, in its order; the first three are those of the model's decisions (`fairness.decision_metric`)."""
 
-MAIN = ("accuracy", "auroc", "auprc", "log_loss", "ece", "sensitivity", "specificity", "ppv", "npv")
+RANKS = ("auroc_within", "auroc")
+"""The AUROC within hospitals, and of all patients pooled."""
+MAIN = ("accuracy", *RANKS, "auprc", "log_loss", "ece", "sensitivity", "specificity", "ppv", "npv")
 """Metrics that are printed without --verbose."""
 
 ProgressEvent = Mapping[str, Any]
@@ -292,18 +295,17 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
     chosen = f"{threshold}; " if summary.threshold not in (None, 0.5) else ""
     notes = {
         "accuracy": f"{chosen}{NO_MODEL}: {number(final['majority'])}",
-        "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
-        if final["auroc_low"] is not None
-        else "",
+        **{key: f"95% CI {number(low, 3)} to {number(high, 3)}" for key, (low, high) in intervals(final).items() if key in RANKS},
         "log_loss": f"train minus test {number(gap['log_loss'], 3)}" if gap else "",
-        "calibration_slope": "1 is ideal; below 1: probabilities are too extreme",
+        "calibration_slope": describe_calibration(final),
         "sensitivity": threshold,
     }
     shown = HEADLINES if verbose else [metric for metric in HEADLINES if metric in MAIN]
     for metric in (*shown, *custom_metrics(final)):
         value = decision_metric(metric, final)
         if value is not None:
-            remarks = (notes.get(metric, ""), binning_note(final, metric))
+            pooled = "all patients pooled" if metric == "auroc" and is_defined(final.get("auroc_within")) else ""
+            remarks = (pooled, notes.get(metric, ""), binning_note(final, metric))
             table.add_row(metric_label(metric), number(value), "; ".join(note for note in remarks if note))
     console.print(table)
 

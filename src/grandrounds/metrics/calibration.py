@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from grandrounds.metrics.classification import Array, Floats, OccupiedBins, ratio, sum_by_cell
+from grandrounds.metrics.classification import Z_95, Array, Floats, OccupiedBins, ratio, sum_by_cell
 
 _STEPS = 100
 _HALVINGS = 40
@@ -17,8 +19,54 @@ def calibration_error(reliability: Array) -> Floats:
     return ratio(gap, reliability[..., 0].sum(axis=-1))
 
 
-def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
-    """Compute the slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """Estimates (...) with their standard errors (...)."""
+
+    value: Floats
+    error: Floats
+
+    @property
+    def low(self) -> Floats:
+        """Lower end of Wald's 95% interval."""
+        return self.value - Z_95 * self.error
+
+    @property
+    def high(self) -> Floats:
+        """Upper end of Wald's 95% interval."""
+        return self.value + Z_95 * self.error
+
+
+def calibration_in_the_large(o: OccupiedBins) -> Estimated:
+    """Compute the intercept (...) of the logistic regression of y with the log-odds as offset: their slope is fixed at 1.
+
+    0 is ideal; above 0 risks are too low on average (Van Calster and others 2019). NaN where all rows are of one class.
+    """
+    both = (o.negatives > 0) & (o.positives > 0)
+    shape = (o.negatives.size,)
+
+    def add(values: Floats) -> Floats:
+        return sum_by_cell(o.cell, values, cells=o.negatives.size)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.where(both, np.log(o.positives) - np.log(o.negatives), 0.0).reshape(shape)
+    lowest, highest = np.full(shape, np.inf), np.full(shape, -np.inf)
+    np.minimum.at(lowest, o.cell, o.scores)
+    np.maximum.at(highest, o.cell, o.scores)
+    low, high = (np.where(both.reshape(shape), odds - ends, 0.0) for ends in (highest, lowest))
+    events, rows = add(o.positive), o.negative + o.positive
+    for _ in range(_STEPS):  # the mean risk rises with the intercept
+        middle = 0.5 * (low + high)
+        above = add(rows * (0.5 + 0.5 * np.tanh(0.5 * (o.scores + middle[o.cell])))) > events
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    value = 0.5 * (low + high)
+    p = 0.5 + 0.5 * np.tanh(0.5 * (o.scores + value[o.cell]))
+    error = np.sqrt(ratio(np.ones(shape), add(rows * p * (1.0 - p))))
+    return Estimated(*(np.where(both, v.reshape(both.shape), np.nan) for v in (value, error)))
+
+
+def calibration_line(o: OccupiedBins) -> tuple[Estimated, Estimated]:
+    """Fit the slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
 
     Perfect calibration is slope 1 and intercept 0; a slope below 1 is overconfidence. The two are fitted
     together. NaN where the fit does not exist: one class only, or scores that separate the classes.
@@ -39,11 +87,15 @@ def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
 
     mean = add(rows * x) / add(rows)
     scale = np.sqrt(add(rows * (x - mean[cell]) ** 2) / add(rows))
-    a, b = _newton((x - mean[cell]) / scale[cell], rows, hits, cell, cells=cells)
-    slope, intercept = np.full((2, *fitted.shape), np.nan)
-    slope[fitted] = b / scale
-    intercept[fitted] = a - b * mean / scale
-    return slope, intercept
+    z = (x - mean[cell]) / scale[cell]
+    a, b = _newton(z, rows, hits, cell, cells=cells)
+    p = 0.5 + 0.5 * np.tanh(0.5 * (a[cell] + b[cell] * z))
+    h00, h01, h11 = (add(rows * p * (1.0 - p) * power) for power in (np.ones_like(z), z, z * z))
+    det, shift = h00 * h11 - h01 * h01, mean / scale  # in units of the log-odds the intercept is a - b * shift
+    out = np.full((4, *fitted.shape), np.nan)
+    out[0][fitted], out[1][fitted] = b / scale, np.sqrt(ratio(h00, det)) / scale
+    out[2][fitted], out[3][fitted] = a - b * shift, np.sqrt(ratio(h11 + 2.0 * shift * h01 + shift**2 * h00, det))
+    return Estimated(out[0], out[1]), Estimated(out[2], out[3])
 
 
 def _overlap(o: OccupiedBins) -> Array:

@@ -247,10 +247,12 @@ def site_flags(figures: Figures, *, threshold: float = 0.5) -> list[str]:
 
 
 def intervals(figures: Figures) -> dict[str, tuple[float, float]]:
-    """Compute 95% intervals by metric: DeLong's of the AUROC, Wilson's of the shares whose rows are known."""
+    """Return 95% intervals by metric: DeLong's of the AUROC, Wilson's of the shares whose rows are known."""
     out: dict[str, tuple[float, float]] = {}
-    if is_defined(figures.get("auroc_low")) and is_defined(figures.get("auroc_high")):
-        out["auroc"] = (float(figures["auroc_low"]), float(figures["auroc_high"]))
+    for metric in ("auroc", "auroc_within"):
+        low, high = figures.get(f"{metric}_low"), figures.get(f"{metric}_high")
+        if is_defined(low) and is_defined(high):
+            out[metric] = (float(low), float(high))  # type: ignore[arg-type]
     for metric, rows in _rows_by_metric(figures).items():
         if is_defined(figures.get(metric)) and rows >= 1:
             out[metric] = share_interval(float(figures[metric]), rows)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
-from grandrounds.metrics.calibration import calibration_error, calibration_line
+from grandrounds.metrics.calibration import Estimated, calibration_error, calibration_in_the_large, calibration_line
 from grandrounds.metrics.classification import (
     Array,
     Floats,
@@ -148,9 +148,14 @@ class Figures:
         return roc_interval(self.bins)
 
     @cached_property
-    def line(self) -> tuple[Floats, Floats]:
-        """Compute the slope and intercept of the calibration line."""
+    def line(self) -> tuple[Estimated, Estimated]:
+        """Fit the slope and intercept of the calibration line."""
         return calibration_line(self.bins)
+
+    @cached_property
+    def in_the_large(self) -> Estimated:
+        """Fit the intercept of the log-odds with a slope of 1."""
+        return calibration_in_the_large(self.bins)
 
 
 def accuracy(confusion: Array) -> Floats:
@@ -271,7 +276,6 @@ SCORES: tuple[MetricSpec, ...] = (
         lambda f: mean_defined(roc_area(f.bins)), called="AUROC",
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST, P.SUBGROUPS,
-            P.TILES,
             card=1, report_shortcut=1, screen_shortcut=1, worst_site=6, console_sites=1, console_subgroups=1,
         ),
     ),
@@ -320,12 +324,29 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "calibration_slope", "Slope of the logistic regression of y on log-odds: 1 is ideal, less overconfident.", None,
-        lambda f: f.line[0], two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
+        lambda f: f.line[0].value, two_classes=True, limits=None, shown=_shown(P.SCREEN, card=12),
     ),
+    MetricSpec("calibration_slope_low", "Lower end of the 95% interval of the calibration slope.", None,
+               lambda f: f.line[0].low, two_classes=True, limits=None),
+    MetricSpec("calibration_slope_high", "Upper end of the 95% interval of the calibration slope.", None,
+               lambda f: f.line[0].high, two_classes=True, limits=None),
+    MetricSpec(
+        "calibration_in_the_large", "Intercept with the slope fixed at 1: 0 is ideal, above 0 risks are too low.", None,
+        lambda f: f.in_the_large.value, two_classes=True, limits=None, called="calibration in the large",
+        shown=_shown(P.SCREEN, card=13),
+    ),
+    MetricSpec("calibration_in_the_large_low", "Lower end of the 95% interval of calibration in the large.", None,
+               lambda f: f.in_the_large.low, two_classes=True, limits=None),
+    MetricSpec("calibration_in_the_large_high", "Upper end of the 95% interval of calibration in the large.", None,
+               lambda f: f.in_the_large.high, two_classes=True, limits=None),
     MetricSpec(
         "calibration_intercept", "Intercept of that same regression, fitted together with the slope; 0 is ideal.", None,
-        lambda f: f.line[1], two_classes=True, limits=None,
+        lambda f: f.line[1].value, two_classes=True, limits=None, called="calibration intercept, fitted with the slope",
     ),
+    MetricSpec("calibration_intercept_low", "Lower end of the 95% interval of that intercept.", None,
+               lambda f: f.line[1].low, two_classes=True, limits=None),
+    MetricSpec("calibration_intercept_high", "Upper end of the 95% interval of that intercept.", None,
+               lambda f: f.line[1].high, two_classes=True, limits=None),
     MetricSpec(
         "recall_at_90_specificity", "Share of positives found, 90% of negatives spared; several classes: mean.", True,
         lambda f: mean_defined(recall_at_specificity(f.bins, specificity=0.9)), shown=_shown(P.SCREEN),
@@ -351,6 +372,22 @@ SCORES: tuple[MetricSpec, ...] = (
 
 _TRAINING, _DEPLOYED = ("explanation", "training"), ("explanation", "deployed")
 SUMMARY_METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "auroc_within", "Mean AUROC of the hospitals by pairs of patients: both patients of a pair are of one hospital.", True,
+        called="AUROC within hospitals", path=("final", "auroc_within"), shown=_shown(card=0, screen=-1),
+    ),
+    MetricSpec("auroc_within_low", "Lower end of the 95% interval of the AUROC within hospitals.", True,
+               path=("final", "auroc_within_low")),
+    MetricSpec("auroc_within_high", "Upper end of the 95% interval of the AUROC within hospitals.", True,
+               path=("final", "auroc_within_high")),
+    MetricSpec("auroc_within_hospitals", "Hospitals that it is of: those with five test rows of each class or more.", None,
+               limits=POSITIVE, digits=0, path=("final", "auroc_within_hospitals")),
+    MetricSpec("auroc_gap", "AUROC of all rows pooled less the AUROC within hospitals; above 0 it ranks hospitals as well.", None,
+               limits=CORRELATION, called="AUROC pooled less within", path=("final", "auroc_gap")),
+    MetricSpec("auroc_gap_low", "Lower end of the 95% interval of that difference.", limits=CORRELATION,
+               path=("final", "auroc_gap_low")),
+    MetricSpec("auroc_gap_high", "Upper end of the 95% interval of that difference.", limits=CORRELATION,
+               path=("final", "auroc_gap_high")),
     MetricSpec("training_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "drift"),
                shown=_shown(comparison_beside=1)),
     MetricSpec("consensus_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "consensus_drift")),
@@ -379,8 +416,9 @@ SUMMARY_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("external_accuracy", higher_is_better=True, path=("local", "external"), shown=_shown(comparison_beside=10)),
     MetricSpec("clear_gaps", higher_is_better=False, limits=POSITIVE, path=("fairness", "flagged")),
 )  # fmt: skip
-"""Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
-images (XFed), local models (FL-XAI), groups of patients. Not known of runs that did not measure them."""
+"""Figures of a summary besides those of test rows, and where it has them: the AUROC within hospitals, explanations, cohorts,
+trust (FedXChain), scoring images (XFed), local models (FL-XAI), groups of patients. Not known of runs that did not measure
+them."""
 
 _EVERYWHERE = (
     P.ROUND, P.ROUND_SITES, P.GAP, P.WORST_SITE, P.SCREEN, P.TILES, P.SCREEN_SITES, P.REPORT_SITES, P.CARD, P.SUBGROUPS, P.COURSE,

@@ -16,6 +16,7 @@ from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decision_key, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
+from grandrounds.report.calibration import describe_calibration
 from grandrounds.report.document import (
     has_test_rows,
     is_from_sums,
@@ -251,14 +252,9 @@ def _worst(summary: RunSummary) -> str:
 
 
 def calibration_line(final: Mapping[str, float | None]) -> str:
-    """Describe calibration: expected error, slope and intercept with their ideals."""
-    sentences = [f"Expected calibration error {number(final.get('ece'), 3)}."]
-    if final.get("calibration_slope") is not None:
-        sentences.append(
-            f"Slope {number(final['calibration_slope'], 3)} (ideal: 1; below 1 risks are too extreme), intercept "
-            f"{number(final.get('calibration_intercept'), 3)} (ideal: 0)."
-        )
-    return " ".join(sentences)
+    """Describe calibration: verdicts with slope and calibration in the large, and the expected error."""
+    error = f"Expected calibration error {number(final.get('ece'), 3)}."
+    return " ".join(text for text in (describe_calibration(final), error) if text)
 
 
 def record_lines(audited: AuditResult | None) -> list[str]:

@@ -91,7 +91,7 @@ class _Deck:
             *([("Decision rule", view.threshold_text)] if view.threshold_text else []),
         ]
         self._table(slide, facts, top=1.75)
-        self._paragraphs(slide, [*view.findings.overall[:1], *view.warnings[:2]], top=5.75, size=14)
+        self._paragraphs(slide, [*view.findings.overall[:1], *view.findings.calibration, *view.warnings[:2]], top=5.75, size=14)
 
     def add_hospitals(self, compared: HospitalComparison | None) -> None:
         """Slide 2: a forest plot of hospitals, and for whom the model is worse."""

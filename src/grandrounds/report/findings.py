@@ -20,11 +20,14 @@ from grandrounds.metrics.fairness import (
     is_defined,
     majority_class,
 )
+from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.statistics import share_interval
+from grandrounds.metrics.within_hospitals import GAP
+from grandrounds.report.calibration import calibration_findings
 from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.fairness import describe_gaps, describe_mitigation
-from grandrounds.report.hospitals import BETTER, BY_BENEFIT, WORSE, compare_hospitals
+from grandrounds.report.hospitals import BETTER, BY_BENEFIT, WORSE, compare_hospitals, describe_pooled, headline_metric
 from grandrounds.report.outcome import is_classification, outcome_findings, percent
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
@@ -50,6 +53,7 @@ class Findings:
         effects: The clearest effects of a regression, and those that differ between hospitals.
         event: The event and its share of test rows, or the classes.
         overall: The model against always answering the most common class, and its AUROC or other headline metric.
+        calibration: Risks that are clearly too extreme or too close to the middle.
         sites: The worst site against the others.
         harm: Hospitals that are worse off with the model that they deploy.
         majority: Sites whose own most common class is right more often than the model.
@@ -62,6 +66,7 @@ class Findings:
     effects: tuple[str, ...] = ()
     event: tuple[str, ...] = ()
     overall: tuple[str, ...] = ()
+    calibration: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     harm: tuple[str, ...] = ()
     majority: tuple[str, ...] = ()
@@ -119,6 +124,7 @@ def make_findings(summary: Figures) -> Findings:
         effects,
         event=tuple(_event(deployed)),
         overall=tuple(_overall(deployed)),
+        calibration=tuple(calibration_findings(deployed["final"])),
         sites=tuple(_compare_sites(deployed)),
         majority=tuple(_against_majority(summary)),
         subgroups=tuple(_subgroups(deployed)),
@@ -202,16 +208,34 @@ def _overall(summary: Figures) -> Iterator[str]:
             f"{_percent(final['accuracy'] - gain.value)} (difference {_points(gain.value)} points, 95% CI "
             f"{_points(gain.low)} to {_points(gain.high)})."
         )
-    if not all(is_defined(final.get(key)) for key in ("auroc", "auroc_low", "auroc_high")):
+    yield from _ranks(summary, better)
+
+
+def _ranks(summary: Figures, better: bool) -> Iterator[str]:
+    """Explain the AUROC, within hospitals where there are several; `better`: the decisions are better than no model."""
+    final, metric = summary["final"], headline_metric(summary)
+    if not all(is_defined(final.get(key)) for key in (metric, f"{metric}_low", f"{metric}_high")):
         return
-    text = f"AUROC {final['auroc']:.3f} (95% CI {final['auroc_low']:.3f} to {final['auroc_high']:.3f})"
-    if final["auroc_low"] <= 0.5:
-        yield f"The model does not clearly rank patients better than chance: {text}."
+    pooled = describe_pooled(summary)
+    ends = f"95% CI {final[f'{metric}_low']:.3f} to {final[f'{metric}_high']:.3f}"
+    text = f"{metric_label(metric)} {final[metric]:.3f} ({'; '.join(note for note in (ends, pooled) if note)})"
+    chance = final[f"{metric}_low"] <= 0.5
+    if chance:
+        whom = "patients of the same hospital" if pooled else "patients"
+        yield f"The model does not clearly rank {whom} better than chance: {text}."
     elif summary.get("event"):
-        pairs = f"in {_percent(final['auroc'])} of pairs, the patient with the event has the higher risk"
+        of = "pairs of patients of the same hospital" if pooled else "pairs"
+        pairs = f"in {_percent(final[metric])} of {of}, the patient with the event has the higher risk"
         yield f"{text}: {pairs}." if better else f"It does rank patients better than chance, {text}: {pairs}."
     else:
         yield f"{text}."
+    low, high = final.get(f"{GAP}_low"), final.get(f"{GAP}_high")
+    if low is not None and high is not None and low > 0:
+        verdict = "The model ranks hospitals, not patients" if chance else "The model ranks hospitals as well as patients"
+        yield (
+            f"{verdict}: the AUROC of all patients pooled is {final[GAP]:.3f} above that within hospitals (95% CI {low:.3f} to "
+            f"{high:.3f}), because it also tells hospitals with many events from those with few. That decides about no patient."
+        )
 
 
 @dataclass(frozen=True)

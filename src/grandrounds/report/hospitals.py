@@ -15,9 +15,10 @@ from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord
 from grandrounds.methods.baselines import POOL
 from grandrounds.metrics.confusion import Decisions, Estimate, majority_gain, observed_to_expected, read_decisions
-from grandrounds.metrics.fairness import MIN_ROWS, can_rank, deployed_scores, is_defined, site_flags
+from grandrounds.metrics.fairness import MIN_PER_CLASS, MIN_ROWS, can_rank, deployed_scores, is_defined, site_flags
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
+from grandrounds.metrics.within_hospitals import WITHIN
 from grandrounds.report.outcome import percent, task_of_run
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Hospital:
             hospitals together: less that of each hospital's).
         accuracy: Accuracy of the decisions at the run's threshold.
         calibration: Observed over expected events; None where the run did not record the expected number.
-        slope: Calibration slope, without an interval.
+        slope: Calibration slope with its interval.
         decisions: Counts of decisions at the run's threshold; None where there are no two classes.
         ranked: Whether it has the test rows to be ranked.
         notes: Remarks for people.
@@ -71,7 +72,7 @@ class Hospital:
     gain: Estimate | None = None
     accuracy: Estimate | None = None
     calibration: Estimate | None = None
-    slope: float | None = None
+    slope: Estimate | None = None
     decisions: Decisions | None = None
     ranked: bool = False
     notes: tuple[str, ...] = ()
@@ -121,8 +122,9 @@ class HospitalComparison:
         threshold: Threshold of all decisions; None where the run predicts no class.
         deployed: Whether figures are of the models that hospitals deploy; otherwise of the common model.
         common_threshold: Threshold of the common model.
+        pooled_text: The AUROC of all patients pooled, beside the mean within hospitals; "" where there is no such mean.
         hospitals: All hospitals, by name.
-        overall: All test patients together.
+        overall: All test patients together; its score is the mean within hospitals, where the run has one.
         unseen: Random-effects summary of the hospitals' AUROCs; None for other metrics.
     """
 
@@ -133,6 +135,7 @@ class HospitalComparison:
     overall: Hospital
     unseen: SiteAUROC | None = None
     common_threshold: float | None = None
+    pooled_text: str = ""
 
     @property
     def label(self) -> str:
@@ -201,16 +204,10 @@ class HospitalComparison:
                 f"clearly worse at {counts[WORSE]}; at {counts[UNCLEAR]} this is not clear (95% intervals)."
             )
         found = self.unseen
-        if found is not None and found.estimate is not None:
-            out.append(
-                f"Over {len(found.sites)} hospitals the AUROC is {found.estimate:.3f} (95% CI {found.low:.3f} to "
-                f"{found.high:.3f}); at a hospital that took no part expect {found.prediction_low:.3f} to "
-                f"{found.prediction_high:.3f} (95% prediction interval)."
-            )
-        elif found is not None and self.tested:
-            out.append(
-                "Too few hospitals have an AUROC with an interval to expect one at an unseen hospital (3 are needed)."
-            )
+        if found is not None and self.overall.score is not None and self.pooled_text:
+            out.append(f"{_state('The AUROC within hospitals is', self.overall.score)}; {self.pooled_text}.")
+        if found is not None and self.tested:
+            out.append(found.sentence)
         if self.trained_only:
             n = len(self.trained_only)
             out.append(
@@ -256,11 +253,30 @@ def compare_hospitals(
     if overall.decisions is not None and sum(d.rows for d in by_hospital) == overall.decisions.rows:
         decisions = replace(overall.decisions, hospitals=by_hospital)
         overall = replace(overall, decisions=decisions, gain=decisions.gain)
+    overall = replace(overall, score=_read_score(shown.get("final") or {}, headline_metric(shown)))
     unseen = _combine(per_site, task)
     common = None if task != CLASSIFICATION else float(summary.get("threshold") or 0.5)
     return HospitalComparison(
-        HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen, common
+        HEADLINE[task], threshold, is_deployed, hospitals, replace(overall, notes=()), unseen, common,
+        describe_pooled(shown),
     )
+
+
+def headline_metric(summary: Figures) -> str:
+    """Return the metric that leads the text on a run: of classes the AUROC within hospitals, where the run has several."""
+    known = is_defined((summary.get("final") or {}).get(WITHIN))
+    return WITHIN if known else HEADLINE[task_of_run(summary)]
+
+
+def describe_pooled(summary: Figures) -> str:
+    """Name the AUROC of all patients pooled beside that within hospitals, and the hospitals behind the latter; "" without it."""
+    final = summary.get("final") or {}
+    if not is_defined(final.get(WITHIN)):
+        return ""
+    tested = sum(is_defined(m.get("count")) and m["count"] > 0 for m in (summary.get("per_site") or {}).values())
+    known = round(final[f"{WITHIN}_hospitals"])
+    few = f"; {known} of {tested} hospitals have {MIN_PER_CLASS} test patients of each outcome" if known < tested else ""
+    return f"all patients pooled {final['auroc']:.3f}{few}"
 
 
 def name_threshold(threshold: float, common: float | None) -> str:
@@ -321,7 +337,6 @@ def _describe(
     calibration = None
     if expected is not None and events is not None:
         calibration = observed_to_expected(events, expected, tested)
-    slope = figures.get("calibration_slope")
     return Hospital(
         name,
         trained,
@@ -332,7 +347,7 @@ def _describe(
         None if threshold is None else majority_gain(figures, threshold),
         None if decisions is None else decisions.accuracy,
         calibration,
-        float(slope) if slope is not None and is_defined(slope) else None,
+        _read_score(figures, "calibration_slope"),
         decisions,
         can_rank(figures, task),
         tuple(n for n in site_flags(figures, threshold=threshold or 0.5) if task == CLASSIFICATION),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.ending import ENDINGS, FAILED, INTERRUPTED, STOPPED, Ending
@@ -22,7 +22,13 @@ from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE
 from grandrounds.report.document import has_test_rows, model_line, rounds_line, sites_line
 from grandrounds.report.findings import Findings, make_findings
-from grandrounds.report.hospitals import BY_BENEFIT, HospitalComparison, compare_hospitals
+from grandrounds.report.hospitals import (
+    BY_BENEFIT,
+    HospitalComparison,
+    compare_hospitals,
+    describe_pooled,
+    headline_metric,
+)
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, outcome_line, percent, task_of_run
 
 if TYPE_CHECKING:  # a machine without the packages of the ledger runs without one
@@ -57,6 +63,7 @@ class Score:
     value: float
     low: float | None = None
     high: float | None = None
+    note: str = ""
 
     @property
     def value_text(self) -> str:
@@ -72,8 +79,13 @@ class Score:
 
     @property
     def text(self) -> str:
-        """Label, value and interval: "AUROC 0.903 (95% CI 0.860 to 0.946)"."""
-        return f"{self.label} {self.value_text}{f' ({self.interval_text})' if self.interval_text else ''}"
+        """Label, value, interval and note: "AUROC 0.903 (95% CI 0.860 to 0.946)"."""
+        return f"{self.label} {self.value_text}{f' ({self.beside_text})' if self.beside_text else ''}"
+
+    @property
+    def beside_text(self) -> str:
+        """The interval and the note; "" where there is neither."""
+        return "; ".join(text for text in (self.interval_text, self.note) if text)
 
 
 @dataclass(frozen=True)
@@ -355,7 +367,9 @@ def _tested(common: RunSummary, deployed: RunSummary, findings: Findings) -> dic
     return {
         "verdict": verdict,
         "verdict_title": title,
-        "verdict_lines": (*findings.overall, *findings.sites, *findings.harm, *findings.majority, *findings.weights),
+        "verdict_lines": (
+            *findings.overall, *findings.calibration, *findings.sites, *findings.harm, *findings.majority, *findings.weights,
+        ),
         "worse_sites": worse,
         "unclear_sites": unclear,
         "tested_sites": tuple(s for s, m in deployed.per_site.items() if (_number(m.get("count")) or 0) > 0),
@@ -405,7 +419,7 @@ def _judge(
     if overall == WORSE:
         return WORSE, "Worse than no model on all test rows together."
     if overall != BETTER:
-        low = _number(summary.final.get("auroc_low"))
+        low = _number(summary.final.get(f"{headline_metric(summary)}_low"))
         ranks = "; it ranks patients better than chance" if low is not None and low > 0.5 else ""
         at = f"; clearly worse at {where}" if where else ""
         return UNCLEAR, f"Not clearly better than no model on all test rows together{at}{ranks}."
@@ -430,8 +444,9 @@ def _compare_headline(summary: RunSummary) -> str:
 
 
 def _headline(summary: RunSummary) -> Score | None:
-    metric = HEADLINE[task_of_run(summary)]
-    return _score(summary, metric, metric_label(metric))
+    metric = headline_metric(summary)
+    found = _score(summary, metric, metric_label(metric))
+    return None if found is None else replace(found, note=describe_pooled(summary))
 
 
 def _scores(summary: RunSummary) -> list[Score]:
@@ -448,6 +463,7 @@ def _scores(summary: RunSummary) -> list[Score]:
         "accuracy",
         "majority",
         "calibration_slope",
+        "calibration_in_the_large",
         "calibration_intercept",
     ):
         key = decision_key(metric, summary.final)

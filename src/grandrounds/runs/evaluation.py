@@ -25,6 +25,7 @@ from grandrounds.methods.exchanges import EvaluationResult
 from grandrounds.metrics import OutcomeTally, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import accuracy_without_model, below_majority, worst_site
 from grandrounds.metrics.local_models import disclose_shared_models
+from grandrounds.metrics.within_hospitals import GAP, WITHIN, gap_margin, mean_auroc
 from grandrounds.models import model_name
 from grandrounds.site.tasks import task_of_class
 
@@ -114,6 +115,7 @@ def test_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: f
     final = figures(total, threshold=threshold, more=more)
     if is_class:
         final["majority"] = accuracy_without_model(per_site, final)
+        final |= _within_hospitals(final, per_site, scored)
     return {
         "threshold": threshold if is_class else None,
         "final": final,
@@ -124,6 +126,21 @@ def test_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: f
         "decision_curve": _decision(total, encoding) if is_class else {},
         "reliability": _reliability(total) if is_class else {},
     }
+
+
+def _within_hospitals(
+    final: Mapping[str, float], per_site: Mapping[str, Mapping[str, float]], scored: EvaluationResult
+) -> dict[str, float]:
+    """Return the AUROC within hospitals, and the pooled one less it, with an interval where hospitals send histograms."""
+    within = mean_auroc(per_site)
+    if not within:
+        return {}
+    gap = final["auroc"] - within[WITHIN]
+    if scored.by_site is None:
+        return {**within, GAP: gap}
+    tallies = [scored.by_site[k] for k, site in enumerate(scored.sites) if per_site[site]["count"] > 0]
+    half = gap_margin(tallies)
+    return {**within, GAP: gap, f"{GAP}_low": gap - half, f"{GAP}_high": gap + half}
 
 
 def sites_below_majority(per_site: Mapping[str, Mapping[str, float]], encoding: AnyEncoding) -> list[dict[str, object]]:

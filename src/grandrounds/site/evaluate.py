@@ -16,6 +16,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.outcome import Outcome
 from grandrounds.metrics import LOSS, OutcomeTally, ScoredRows, Tally, scores, tally_outcome
+from grandrounds.metrics.within_hospitals import score_sites
 from grandrounds.models import Model, losses
 from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.site.attacks import boast, falsify
@@ -107,7 +108,7 @@ def evaluate(
                 total = _tally_members(scored, owner, number, len(members), size, apart=by_member)
                 columns |= {f"{name}{BY_COLUMN}.{j}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
-            site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
+            site_scores = score_sites(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
             columns |= {f"figures.{name}.{figure}": values for figure, values in site_scores.items()}
     return columns
 

@@ -14,12 +14,17 @@ from typing import Any
 
 from grandrounds.statistics.meta import FEWEST_SITES, MetaCoefficient, combine_estimates
 
+FEWEST_FOR_UNSEEN = 5
+"""Hospitals that a prediction interval needs: of three or four, Student's t is so wide that nearly any AUROC is in it."""
+
 _WIDE = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 
 @dataclass(frozen=True)
 class SiteAUROC:
     """AUROC over hospitals. Numbers are None where fewer than three hospitals have an AUROC with an interval.
+
+    The prediction interval needs `FEWEST_FOR_UNSEEN` hospitals.
 
     Attributes:
         sites: Hospitals in the analysis.
@@ -46,6 +51,18 @@ class SiteAUROC:
     tau2: float | None = None
     prediction_low: float | None = None
     prediction_high: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """State the AUROC that is expected at a hospital that took no part, or that too few hospitals tell it."""
+        n = len(self.sites)
+        if self.prediction_low is None or self.prediction_high is None:
+            named = f"{n} {'hospital' if n == 1 else 'hospitals'} with an AUROC and its interval {'is' if n == 1 else 'are'}"
+            return f"{named} too few to say what to expect at a hospital that took no part ({FEWEST_FOR_UNSEEN} are needed)."
+        return (
+            f"At a hospital that took no part expect an AUROC of {self.prediction_low:.3f} to {self.prediction_high:.3f} "
+            f"(95% prediction interval, from {n} hospitals)."
+        )
 
 
 def combine_auroc(per_site: Mapping[str, Mapping[str, Any]]) -> SiteAUROC:
@@ -106,6 +123,6 @@ def _to_auroc(sites: tuple[str, ...], left_out: Mapping[str, str], found: MetaCo
         found.q,
         found.q_p,
         found.tau2,
-        back(found.prediction_low),
-        back(found.prediction_high),
+        back(found.prediction_low) if len(sites) >= FEWEST_FOR_UNSEEN else None,
+        back(found.prediction_high) if len(sites) >= FEWEST_FOR_UNSEEN else None,
     )

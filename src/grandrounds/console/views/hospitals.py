@@ -49,7 +49,7 @@ class HospitalView(BaseModel):
     gain: EstimateView | None
     accuracy: EstimateView | None
     calibration: EstimateView | None
-    slope: float | None
+    slope: EstimateView | None
     sensitivity: EstimateView | None
     specificity: EstimateView | None
     ppv: EstimateView | None
@@ -221,7 +221,7 @@ def _rows(own: Hospital, overall: Hospital, label: str) -> list[FigureRow]:
         ("net benefit over no model", own.benefit_gain, overall.benefit_gain, ""),
         ("gain over the majority class", own.gain, overall.gain, "points"),
         ("observed / expected events", own.calibration, overall.calibration, ""),
-        ("calibration slope", _point(own.slope), _point(overall.slope), ""),
+        ("calibration slope", own.slope, overall.slope, ""),
     ]
     for name, text in (
         ("sensitivity", "sensitivity"),
@@ -238,10 +238,6 @@ def _rows(own: Hospital, overall: Hospital, label: str) -> list[FigureRow]:
         for text, a, b, unit in lines
         if a is not None or b is not None
     ]
-
-
-def _point(value: float | None) -> Estimate | None:
-    return None if value is None else Estimate(value)
 
 
 def _facts(summary: Mapping[str, Any], own: Hospital) -> list[tuple[str, str]]:
@@ -337,7 +333,7 @@ def _view(h: Hospital) -> HospitalView:
         gain=_estimate(h.gain),
         accuracy=_estimate(h.accuracy),
         calibration=_estimate(h.calibration),
-        slope=h.slope,
+        slope=_estimate(h.slope),
         sensitivity=None if d is None else _estimate(d.sensitivity),
         specificity=None if d is None else _estimate(d.specificity),
         ppv=None if d is None else _estimate(d.ppv),

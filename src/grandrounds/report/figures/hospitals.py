@@ -11,9 +11,9 @@ from grandrounds.metrics.confusion import Estimate
 from grandrounds.report.explanations import Explanations, newest_block
 from grandrounds.report.figure import Figure, Layout, Trace
 from grandrounds.report.hospitals import BETTER, WORSE, Hospital, HospitalComparison
-from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, category, labels, layout, safe
+from grandrounds.report.style import COLOURS, MAX_SITES, QUIET, category, labels, layout, safe
 
-_ALL, _MEAN, _UNSEEN = "all test patients", "mean of hospitals", "an unseen hospital"
+_ALL, _UNSEEN = "all hospitals", "an unseen hospital"
 _COLOURS = {BETTER: COLOURS[2], WORSE: COLOURS[1]}
 _TOP = 12
 
@@ -39,11 +39,10 @@ def hospital_forest(found: HospitalComparison) -> Figure | None:
     traces = [_points(shown, names, lambda h: h.score, "x", lambda h: COLOURS[0], found.label)]
     overall = [(_ALL, found.overall.score, "diamond", COLOURS[4])]
     unseen = found.unseen
-    if unseen is not None and unseen.estimate is not None:
-        mean = Estimate(unseen.estimate, unseen.low, unseen.high)
+    if unseen is not None and unseen.estimate is not None and unseen.prediction_low is not None:
         expected = Estimate(unseen.estimate, unseen.prediction_low, unseen.prediction_high)
-        overall += [(_MEAN, mean, "diamond", INK), (_UNSEEN, expected, "line-ns-open", QUIET)]
-        order += [_MEAN, _UNSEEN]
+        overall.append((_UNSEEN, expected, "line-ns-open", QUIET))
+        order.append(_UNSEEN)
     traces += [_summary(name, e, symbol, colour, "x") for name, e, symbol, colour in overall if e is not None]
     if has_gain:
         traces.append(
@@ -93,6 +92,8 @@ def _caption(found: HospitalComparison, shown: int, scored: int) -> str:
         if found.overall.events is not None
         else "in brackets test patients"
     ]
+    if found.pooled_text:
+        parts.append(f"all hospitals: the mean within hospitals ({found.pooled_text})")
     unseen = found.unseen
     if unseen is not None and unseen.i2 is not None:
         parts.append(f"I-squared {100 * unseen.i2:.0f}% over {len(unseen.sites)} hospitals")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from grandrounds.core.records import RunSummary, Scores
+from grandrounds.core.records import RunSummary
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     NO_MODEL,
@@ -20,13 +20,13 @@ from grandrounds.metrics.fairness import (
     site_flags,
     worst_site,
 )
-from grandrounds.metrics.names import binning_note
+from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
 from grandrounds.report.deployed import deployed_tile
 from grandrounds.report.document import Charts, number, span, table, td, text_cell
 from grandrounds.report.figures.hospitals import hospital_forest
-from grandrounds.report.hospitals import compare_hospitals
+from grandrounds.report.hospitals import compare_hospitals, describe_pooled, headline_metric
 from grandrounds.report.outcome import is_classification, percent
 from grandrounds.report.sections.outcome import outcome_tiles
 from grandrounds.report.style import words
@@ -53,14 +53,14 @@ def score_tiles(summary: RunSummary) -> str:
 
 
 def _class_tiles(summary: RunSummary) -> list[tuple[str, str, str]]:
-    final = summary.final
+    final, headline = summary.final, headline_metric(summary)
     tiles = [
         (
             accuracy_name(summary),
             number(decision_metric("accuracy", final), 3),
             f"{NO_MODEL} {number(final['majority'], 3)}",
         ),
-        ("AUROC", number(final["auroc"], 3), _interval(final)),
+        (metric_label(headline), number(final[headline], 3), _interval(summary, headline)),
         ("log loss", number(final["log_loss"], 3), f"ECE {number(final['ece'], 3)}"),
     ]
     worst = worst_site(summary.per_site)
@@ -70,20 +70,22 @@ def _class_tiles(summary: RunSummary) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _interval(final: Scores) -> str:
-    if final["auroc_low"] is None:
+def _interval(summary: RunSummary, metric: str) -> str:
+    """Write the interval of the AUROC, and that of all patients pooled beside the mean within hospitals."""
+    final = summary.final
+    if final[f"{metric}_low"] is None:
         text = "mean of one class against the rest"
     else:
-        text = f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
-    binned = binning_note(final, "auroc")
-    return f"{text}; {binned}" if binned else text
+        text = f"95% CI {number(final[f'{metric}_low'], 3)} to {number(final[f'{metric}_high'], 3)}"
+    return "; ".join(note for note in (text, describe_pooled(summary), binning_note(final, metric)) if note)
 
 
 def metrics_table(summary: RunSummary) -> str:
     """Tabulate every metric on test and training rows, with its meaning; errors by binning are noted beside the scores."""
     final = summary.final
     parts = (final, summary.training) if summary.training else (final,)
-    custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
+    others = [name for name in final if name not in DESCRIPTIONS]
+    custom = {n: BY_NAME[n].text if n in BY_NAME else "A metric that this experiment defines." for n in others}
     same = {
         f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]
     }  # equal at a threshold of 0.5: listed once

@@ -67,13 +67,13 @@ def _calibration_by_site(summary: RunSummary) -> list[str]:
     rows = []
     for site in sites:
         m = summary.per_site[site]
-        slope, start = number(m.get("calibration_slope"), 2), number(m.get("calibration_intercept"), 2)
+        slope, start = number(m.get("calibration_slope"), 2), number(m.get("calibration_in_the_large"), 2)
         shown = [td(escape(site)), td(f"{m['count']:.0f}"), td(number(m.get("events"), 0)), td(number(m.get("ece"), 3))]
         rows.append([*shown, td(start), td(slope), td(number(m.get("brier"), 3))])
-    head = ["hospital", "test rows", "events", "ECE", "calibration intercept", "calibration slope", "Brier score"]
+    head = ["hospital", "test rows", "events", "ECE", "calibration in the large", "calibration slope", "Brier score"]
     return [
         "<h3>Calibration by hospital</h3>",
-        "<p>Ideal: intercept 0 (below 0 risks are too high) and slope 1 (below 1 risks are too extreme). Before a hospital uses "
-        "the card, it should look at its own line. With few events the values are uncertain.</p>",
+        "<p>Ideal: calibration in the large 0 (below 0 risks are too high on average) and slope 1 (below 1 risks are too "
+        "extreme). Before a hospital uses the card, it should look at its own line. With few events the values are uncertain.</p>",
         table(head, rows),
     ]

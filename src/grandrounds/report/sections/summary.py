@@ -12,7 +12,7 @@ from grandrounds.report.overview import FAIR, Overview
 def summary_part(view: Overview) -> list[str]:
     """Write the verdict, the headline figures and the findings; hospitals and groups are in the next part."""
     figures = [
-        *([(view.headline.label, view.headline.value_text, view.headline.interval_text)] if view.headline else []),
+        *([(view.headline.label, view.headline.value_text, view.headline.beside_text)] if view.headline else []),
         *([("test rows", f"{view.test_rows:,}", _events(view))] if view.test_rows else []),
         ("hospitals", f"{view.sites:,}" if view.sites is not None else "–", view.sites_text),
         *[(s.label, s.value_text, s.interval_text) for s in view.scores if s.key in ("sensitivity", "specificity")],
@@ -23,12 +23,13 @@ def summary_part(view: Overview) -> list[str]:
     )
     colour = "" if view.tone == FAIR else escape(view.verdict)
     found, threshold = view.findings, [view.threshold_text] if view.threshold_text else []
+    model = (*found.effects, *found.event, *found.overall, *found.calibration)
     return [
         f"<p class='verdict {colour}'>{escape(view.verdict_title)}</p>" if view.verdict_title else "",
         *(f"<p class='warn'>{escape(warning)}</p>" for warning in view.warnings),
         f"<div class='tiles'>{tiles}</div>" if view.headline else "",
         f"<p class='quiet'>{escape(view.basis_line)}</p>" if view.basis_line else "",
-        bullets([*found.effects, *found.event, *found.overall, *found.features, *threshold, view.privacy_title]),
+        bullets([*model, *found.features, *threshold, view.privacy_title]),
     ]
 
 

@@ -105,9 +105,9 @@ def state_recalibration(facts: Facts) -> Iterator[Statement]:
     )
     if facts.has(SUMMARY, "final", "calibration_slope"):
         yield say(
-            "In this run the calibration slope on test rows is {slope}, the intercept {intercept}.",
+            "In this run the calibration slope on test rows is {slope}, calibration in the large {intercept}.",
             slope=facts.value(SUMMARY, "final", "calibration_slope", show=".2f"),
-            intercept=facts.value(SUMMARY, "final", "calibration_intercept", show=".2f"),
+            intercept=facts.value(SUMMARY, "final", "calibration_in_the_large", show=".2f"),
         )
 
 

@@ -84,9 +84,9 @@ def state_calibration_figures(facts: Facts) -> Iterator[Statement]:
         return
     if is_defined(facts.get(SUMMARY, "final", "calibration_slope")):
         yield say(
-            "The calibration slope is {slope} (ideal 1) and the intercept {intercept} (ideal 0).",
-            slope=facts.value(SUMMARY, "final", "calibration_slope", show=".2f"),
-            intercept=facts.value(SUMMARY, "final", "calibration_intercept", show=".2f"),
+            "The calibration slope is {slope} (ideal 1), and calibration in the large {intercept} (ideal 0).",
+            slope=read_interval(facts, ("final",), "calibration_slope", digits=2),
+            intercept=read_interval(facts, ("final",), "calibration_in_the_large", digits=2),
         )
     if is_defined(facts.get(SUMMARY, "final", "ece")):
         yield say("The expected calibration error is {ece}.", ece=facts.value(SUMMARY, "final", "ece", show=".3f"))
