@@ -119,11 +119,11 @@ class Comparison:
             metric: The name of a metric in `summary.json`.
 
         Returns:
-            The paired t-test; None with fewer than two pairs.
+            The paired t-test; None with fewer than two pairs, and where the arm was tested on other patients.
         """
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
-        if arm is first or len(keys) < 2:
+        if arm is first or len(keys) < 2 or has_other_rows(arm, first):
             return None
         return clip_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), metric_range(metric))
 
@@ -145,12 +145,30 @@ class Comparison:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence where the runs do not predict the same event: their figures cannot be compared."""
+        """One sentence each where runs predict another event or were tested on other patients than the first arm's."""
+        first, out = self.arms[0], []
+        for arm in self.arms[1:]:
+            if has_other_rows(arm, first):
+                rows = [_test_rows(next(iter(each.runs.values()))) for each in (arm, first)]
+                out.append(
+                    f"{arm.label} was tested on {rows[0]:,} rows and {first.label} on {rows[1]:,}: these are other patients, so "
+                    "there is no paired difference"
+                )
+        return [*out, *self._other_events()]
+
+    def _other_events(self) -> list[str]:
         events_by_arm = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
         if len(set().union(*events_by_arm.values())) < 2:
             return []
         listing = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in events_by_arm.items())
         return [f"the runs do not predict the same event, so their figures cannot be compared ({listing})"]
+
+    @property
+    def conclusion(self) -> list[str]:
+        """What the paired tests say of the headline metric: of the methods, and of the first against hospitals alone."""
+        from grandrounds.analysis.conclusion import describe_conclusion
+
+        return describe_conclusion(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of comparison.json."""
@@ -172,6 +190,7 @@ class Comparison:
             )
         prices = [{"arm": arm.label, **asdict(self.price(arm))} for arm in self.arms]
         head = {"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "headline": self.headline}
+        head["conclusion"] = self.conclusion
         return dict(plain({**head, "rows": rows, "prices": prices}))
 
 
@@ -197,6 +216,15 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html())
+
+
+def has_other_rows(arm: Arm, first: Arm) -> bool:
+    """Tell whether an arm's number of test rows differs from the first's for a seed and fold that both have."""
+    return any(_test_rows(run) != _test_rows(first.runs[key]) for key, run in arm.runs.items() if key in first.runs)
+
+
+def _test_rows(run: Run) -> int:
+    return int(run.summary["final"]["count"])
 
 
 def _event(run: Run) -> str:
