@@ -11,7 +11,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.compare import Arm, Comparison, check_metrics, compare
 from grandrounds.analysis.comparison_page import comparison_page
-from grandrounds.analysis.comparison_plans import model_plans
+from grandrounds.analysis.comparison_plans import comparison_plans, model_plans
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
@@ -96,7 +96,23 @@ def test_federation_against_hospitals_alone_has_a_sentence_and_other_patients_no
     fewer = [gr.run(held.with_settings([f"seed={s}"]), out=tmp_path / f"h{s}") for s in range(3)]
     result = compare([*runs[:3], *fewer])
     assert result.paired(result.arms[1], "auroc") is None and result.conclusion == []
-    assert "other patients" in result.warnings[0]
+    assert "other patients" in result.warnings[0] and "--set reference.rows.rows=40" in result.warnings[0]
+    assert result.notes == [] and "40 reference rows" in compare(fewer).notes[0]
+
+
+def test_rows_that_one_method_sets_aside_are_set_aside_in_every_arm():
+    """Before, SSE-AGG was refused after the other methods had run, or was tested on other patients than they."""
+    base = gr.Experiment.parse({"data": {"name": "heart"}})
+
+    def aside(experiment, *methods):
+        plans, _ = comparison_plans(experiment, methods, seeds=1)
+        return {name: {s: v["rows"] for s, v in plan["reference"].items()} for name, plan in plans.items()}
+
+    needed = aside(base, "fedavg", "sse-agg")
+    assert len(needed) >= 4 and set(map(str, needed.values())) == {"{'rows': 200}"}, "references too"
+    assert not any(aside(base, "fedavg", "fedprox", "fedxchain").values())
+    own = base.with_settings(["reference.mine.rows=50"])
+    assert set(map(str, aside(own, "fedavg", "sse-agg").values())) == {"{'mine': 50}"}
 
 
 def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):

@@ -86,6 +86,7 @@ def comparison_page(
         f"<p class='quiet'>{_count(rows)}{when}; "
         f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
         "of three runs or more, cut at the ends of a metric's range</p>",
+        *(f"<p class='quiet'>{escape(note)}</p>" for note in comparison.get("notes", ())),
         *(f"<p>{escape(sentence)}</p>" for sentence in comparison.get("conclusion", ())),
         charts.note,
         "<h2>All arms</h2>",

@@ -164,7 +164,9 @@ def _show(result: Comparison) -> None:
     console = Terminal()
     console = Terminal(width=max(console.width, 110))
     for sentence in result.warnings:
-        console.print(warn(sentence))
+        console.print(warn(sentence), soft_wrap=True)
+    for note in result.notes:
+        console.print(note, highlight=False, soft_wrap=True)
     for metric in result.metrics:
         table = Table(title=metric_label(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
