@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.metrics.names import metric_label
+from grandrounds.metrics.names import lower_is_better, metric_label
 from grandrounds_studies.study import Measure
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ LAST = 10
 
 def of_model(name: str, *, called: str = "", digits: int = 3) -> Measure:
     """A figure of the final model that `rounds compare` knows: "accuracy", "ood_auroc", "spurious_gap" ..."""
-    from grandrounds.report.figures.comparison import lower_is_better
-
     return Measure(name, called or metric_label(name), lambda run: _final(run, name), lower_is_better(name), digits)
 
 

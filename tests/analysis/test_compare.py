@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.compare import check_metrics, compare
+from grandrounds.analysis.compare import Arm, Comparison, check_metrics, compare
 from grandrounds.analysis.comparison_page import comparison_page
-from grandrounds.analysis.comparison_plans import model_plans
+from grandrounds.analysis.comparison_plans import comparison_plans, model_plans
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
@@ -53,6 +54,65 @@ def test_differences_are_paired_by_seed(runs):
     assert pair.n == 3
     assert pair.difference == pytest.approx(sum(by_seed) / 3)
     assert result.paired(result.arms[0], "log_loss") is None
+
+
+def test_a_comparison_ends_with_what_it_shows(runs):
+    """A paired t by hand: differences of 0.01, 0.02, 0.03 are 0.02 with t = 3.46 of 2 degrees of freedom, p = 0.074."""
+    same = {(seed, 0): runs[seed] for seed in range(3)}
+
+    def conclude(**others):
+        arms = [Given("fedavg", same), *(Given(name, same, added=added) for name, added in others.items())]
+        return Comparison(tuple(arms), ("auroc",)).conclusion
+
+    (unclear,) = conclude(fedprox=(0.01, 0.02, 0.03))
+    assert "none differs from fedavg beyond chance" in unclear and "fedprox +0.0200 (-0.0048 to +0.0448), p = 0.074" in unclear
+    (clear,) = conclude(fedprox=(0.010, 0.011, 0.012), scaffold=(-0.01, 0.01, 0.02))
+    assert "fedprox is better than fedavg, +0.011" in clear and "Not beyond chance: scaffold" in clear
+    (worse,) = conclude(fedprox=(-0.010, -0.011, -0.012))
+    assert "fedprox is worse than fedavg" in worse
+    (once,) = conclude(fedprox=(0.01, 0.013, 0.016))
+    twice = conclude(fedprox=(0.01, 0.013, 0.016), scaffold=(0.01, 0.02, 0.03), feddyn=(0.02, 0.01, 0.03))[0]
+    assert "is better" in once and "none differs" in twice, "one of three is held to a third of the level"
+
+
+@dataclass(frozen=True)
+class Given(Arm):
+    """An arm whose figures are given: three of the first arm, and what is added to them."""
+
+    added: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+    def values(self, metric, keys=None):
+        return [a + b for a, b in zip((0.90, 0.80, 0.85), self.added, strict=True)]
+
+
+def test_federation_against_hospitals_alone_has_a_sentence_and_other_patients_none(runs, tmp_path):
+    alone = [gr.run(gr.Experiment.parse({**BASE, "seed": s, "method": {"name": "local", "rounds": 1}}), out=tmp_path / f"l{s}")
+             for s in range(3)]  # fmt: skip
+    same = {(seed, 0): runs[seed] for seed in range(3)}
+    theirs = {(seed, 0): run for seed, run in enumerate(alone)}
+    told = Comparison((Given("fedavg", same), Given("local", theirs, added=(-0.02, -0.021, -0.022))), ("auroc",)).conclusion
+    assert "federation (fedavg) is better than hospitals alone, +0.0210 (+0.0185 to +0.0235), p < 0.001." in told[0]
+    held = gr.Experiment.parse({**BASE, "reference": {"rows": {"rows": 40}}})
+    fewer = [gr.run(held.with_settings([f"seed={s}"]), out=tmp_path / f"h{s}") for s in range(3)]
+    result = compare([*runs[:3], *fewer])
+    assert result.paired(result.arms[1], "auroc") is None and result.conclusion == []
+    assert "other patients" in result.warnings[0] and "--set reference.rows.rows=40" in result.warnings[0]
+    assert result.notes == [] and "40 reference rows" in compare(fewer).notes[0]
+
+
+def test_rows_that_one_method_sets_aside_are_set_aside_in_every_arm():
+    """Before, SSE-AGG was refused after the other methods had run, or was tested on other patients than they."""
+    base = gr.Experiment.parse({"data": {"name": "heart"}})
+
+    def aside(experiment, *methods):
+        plans, _ = comparison_plans(experiment, methods, seeds=1)
+        return {name: {s: v["rows"] for s, v in plan["reference"].items()} for name, plan in plans.items()}
+
+    needed = aside(base, "fedavg", "sse-agg")
+    assert len(needed) >= 4 and set(map(str, needed.values())) == {"{'rows': 200}"}, "references too"
+    assert not any(aside(base, "fedavg", "fedprox", "fedxchain").values())
+    own = base.with_settings(["reference.mine.rows=50"])
+    assert set(map(str, aside(own, "fedavg", "sse-agg").values())) == {"{'mine': 50}"}
 
 
 def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):

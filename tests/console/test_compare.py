@@ -11,6 +11,8 @@ import grandrounds as gr
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
+from grandrounds.console.views.compare import Cell as Figure
+from grandrounds.console.views.compare import mark_best
 from grandrounds.runs.run import load_run, run_plan
 from grandrounds_studies import studies
 from grandrounds_studies.results import Results
@@ -88,6 +90,30 @@ def test_the_best_of_a_column_is_marked_in_words_and_less_may_be_better(compared
         assert marked == [best(means, key=means.get)]
     page = client.get("/compare", params={"run": ARMS}).text
     assert page.count(">best</span>") == sum(c["best"] for c in cells.values()) > 0
+
+
+def test_arms_that_read_the_same_are_both_best_and_a_count_of_harm_is_best_when_low():
+    def marked(metric, *means):
+        cells = [Figure(mean=mean) for mean in means]
+        mark_best(metric, cells)
+        return [cell.best for cell in cells]
+
+    assert marked("training_drift", 0.0571, 0.0574, 0.09) == [True, True, False]
+    assert marked("harmed_sites", 0.0, 2.0) == [True, False]
+    assert marked("mean_nsds", 0.1, 0.2) == [False, False], "neither end is better"
+
+
+def test_a_table_in_which_hospitals_alone_are_best_says_so(root, tmp_path):
+    table = patients([60, 50, 40])
+    for name, rate in (("fedavg", 1e-9), ("local", 0.1)):
+        told = {"name": "c", "data": DATA, "method": {"name": name, "rounds": 1}, "train": {"lr": rate}}
+        gr.run(gr.Experiment.parse(told), out=tmp_path / name, table=table)
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
+    view = client.get("/api/compare", params={"run": ["fedavg", "local"]}).json()
+    assert "Nothing is known of chance" in view["conclusion"][0]
+    assert "Hospitals alone" in view["conclusion"][1] and "log loss" in view["conclusion"][1]
+    assert "there federation shows no gain" in client.get("/compare", params={"run": ["fedavg", "local"]}).text
 
 
 def test_settings_that_differ_are_a_table_of_arms(compared):

@@ -17,8 +17,7 @@ from grandrounds.core.records import RunSummary
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.shortcut import fits_one_tile
 from grandrounds.data.image_files import read_npz
-from grandrounds.metrics.names import metric_label
-from grandrounds.report.figures.comparison import lower_is_better
+from grandrounds.metrics.names import lower_is_better, metric_label
 from grandrounds.report.page import report_page
 from grandrounds.runs.evaluation import class_weight
 from grandrounds.runs.federation import assemble

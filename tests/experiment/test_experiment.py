@@ -63,6 +63,7 @@ def test_the_starter_file_is_a_default_experiment():
         ({"split": {"scheme": "holdout"}}, "split.holdout is empty"),
         ({"reference": {"probe": {"row": 3}}}, "unknown key 'reference.probe.row'; did you mean 'rows'"),
         ({"engine": {"faults": {"dropp": 1}}}, "did you mean 'drop'"),
+        ({"method": {"name": "mine.Median"}}, "write your own as module:Class"),
         ({"lr": -0.1}, "unknown key 'lr'; did you mean 'train.lr'?"),
         ({"method": {"epochs": 2}}, "'train.epochs'"),
     ],

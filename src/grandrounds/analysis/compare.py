@@ -119,11 +119,11 @@ class Comparison:
             metric: The name of a metric in `summary.json`.
 
         Returns:
-            The paired t-test; None with fewer than two pairs.
+            The paired t-test; None with fewer than two pairs, and where the arm was tested on other patients.
         """
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
-        if arm is first or len(keys) < 2:
+        if arm is first or len(keys) < 2 or has_other_rows(arm, first):
             return None
         return clip_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), metric_range(metric))
 
@@ -145,12 +145,38 @@ class Comparison:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence where the runs do not predict the same event: their figures cannot be compared."""
+        """One sentence each where runs predict another event or were tested on other patients than the first arm's."""
+        first, out = self.arms[0], []
+        for arm in self.arms[1:]:
+            if has_other_rows(arm, first):
+                rows = [_test_rows(next(iter(each.runs.values()))) for each in (arm, first)]
+                out.append(
+                    f"{arm.label} was tested on {rows[0]:,} rows and {first.label} on {rows[1]:,}: these are other patients, so "
+                    f"there is no paired difference{_reference_hint(arm, first)}"
+                )
+        return [*out, *self._other_events()]
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence where rows are set aside in all runs: nobody trains on them or is tested on them."""
+        sets = [sum(rows for _, rows in _set_aside(run)) for arm in self.arms for run in arm.runs.values()]
+        if not min(sets, default=0) or len(set(sets)) > 1:
+            return []
+        return [f"{sets[0]:,} reference rows are set aside in every arm: no arm trains on them or is tested on them"]
+
+    def _other_events(self) -> list[str]:
         events_by_arm = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
         if len(set().union(*events_by_arm.values())) < 2:
             return []
         listing = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in events_by_arm.items())
         return [f"the runs do not predict the same event, so their figures cannot be compared ({listing})"]
+
+    @property
+    def conclusion(self) -> list[str]:
+        """What the paired tests say of the headline metric: of the methods, and of the first against hospitals alone."""
+        from grandrounds.analysis.conclusion import describe_conclusion
+
+        return describe_conclusion(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of comparison.json."""
@@ -172,6 +198,7 @@ class Comparison:
             )
         prices = [{"arm": arm.label, **asdict(self.price(arm))} for arm in self.arms]
         head = {"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "headline": self.headline}
+        head |= {"notes": self.notes, "conclusion": self.conclusion}
         return dict(plain({**head, "rows": rows, "prices": prices}))
 
 
@@ -197,6 +224,30 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html())
+
+
+def has_other_rows(arm: Arm, first: Arm) -> bool:
+    """Tell whether an arm's number of test rows differs from the first's for a seed and fold that both have."""
+    return any(_test_rows(run) != _test_rows(first.runs[key]) for key, run in arm.runs.items() if key in first.runs)
+
+
+def _set_aside(run: Run) -> list[tuple[str, int]]:
+    """List the reference sets that are taken from the hospitals' rows, with their sizes."""
+    sets = run.plan.get("reference", {})
+    return [(name, int(settings["rows"])) for name, settings in sets.items() if not settings.get("source")]
+
+
+def _reference_hint(arm: Arm, first: Arm) -> str:
+    """Say how both arms get the same rows, where one of them sets reference rows aside and the other none."""
+    sets = [_set_aside(next(iter(each.runs.values()))) for each in (arm, first)]
+    if sum(map(bool, sets)) != 1:
+        return ""
+    (name, rows), without = next(s[0] for s in sets if s), (first if sets[0] else arm).label
+    return f"; run {without} with --set reference.{name}.rows={rows} too, so that the same rows are set aside"
+
+
+def _test_rows(run: Run) -> int:
+    return int(run.summary["final"]["count"])
 
 
 def _event(run: Run) -> str:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.names import metric_range
+from grandrounds.metrics.names import describe_direction, higher_is_better, metric_range
 from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure, packed_script
-from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ def comparison_page(
         f"<p class='quiet'>{_count(rows)}{when}; "
         f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
         "of three runs or more, cut at the ends of a metric's range</p>",
+        *(f"<p class='quiet'>{escape(note)}</p>" for note in comparison.get("notes", ())),
+        *(f"<p>{escape(sentence)}</p>" for sentence in comparison.get("conclusion", ())),
         charts.note,
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
@@ -116,9 +117,9 @@ def _table(first: str, rows: Sequence[ComparisonRow], metric: str) -> str:
         else:
             cells += [_difference(metric, pair), td(_span(pair)), td(number(pair["p"], 3))]
         lines.append(cells)
-    better = "lower is better" if lower_is_better(metric) else "higher is better"
-    name = escape(words(metric))
-    return f"<section><h3>{name} <span class='quiet'>({better})</span></h3>{table(head, lines)}</section>"
+    better = describe_direction(metric)
+    name = escape(words(metric)) + (f" <span class='quiet'>({better})</span>" if better else "")
+    return f"<section><h3>{name}</h3>{table(head, lines)}</section>"
 
 
 def _prices(rows: Sequence[ComparisonRow], prices: Sequence[PriceRow], metric: str) -> list[str]:
@@ -162,7 +163,8 @@ def _difference(metric: str, pair: PairRow) -> str:
         return td("&ndash;")
     low, high = pair["low"], pair["high"]
     clear = low is not None and high is not None and (low > 0 or high < 0)
-    shade = ("good" if (value < 0) == lower_is_better(metric) else "bad") if clear else ""
+    better = higher_is_better(metric)
+    shade = ("good" if (value > 0) == better else "bad") if clear and better is not None else ""
     return f"<td class='{shade}'>{value:+.4f}</td>"
 
 

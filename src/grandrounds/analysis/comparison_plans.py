@@ -14,11 +14,13 @@ from grandrounds.analysis.comparison_page import comparison_page
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
-from grandrounds.core.plan_types import DataSettings
+from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.plugins import last_word
 from grandrounds.data.loading import read_data
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.table import Table
+from grandrounds.experiment.checks.explain import needs_reference_rows
+from grandrounds.experiment.sections import ReferenceSet
 from grandrounds.methods import is_exact
 from grandrounds.models import COLUMN_MODELS, TABLES
 
@@ -49,6 +51,7 @@ def comparison_plans(
         BadInput: A value of `vary` is not `section.key=value,value`, or a setting is wrong.
     """
     axes = _axes(seeds, vary)
+    base = _with_reference_rows(base, methods)
     plans, _ = _plans(base, {m: [f"method.name={m}"] for m in methods}, axes)
     reference_plans, labels = _plans(base, _references(base, methods) if references else {}, axes)
     return plans | reference_plans, labels
@@ -191,6 +194,17 @@ def _plans(
         plans[name] = base.with_settings([*arms[arm], *point]).plan()
         labels[name] = ", ".join([arm, *(p for p in point if not p.startswith(("seed=", "split.fold=")))])
     return plans, labels
+
+
+def _with_reference_rows(base: Experiment, methods: Sequence[str]) -> Experiment:
+    """Set reference rows aside in every arm, where a method needs them and the experiment has none.
+
+    Arms without them would train and be tested on more patients, and could not be paired.
+    """
+    plans = (Plan(base.with_settings([f"method.name={method}"]).plan()) for method in methods)
+    if base.reference or not any(needs_reference_rows(plan) for plan in plans):
+        return base
+    return base.with_settings([f"reference.rows.rows={ReferenceSet().rows}"])
 
 
 def _task(base: Experiment) -> str:

@@ -72,8 +72,8 @@ def compare(
 
     Prints mean, standard deviation, Student-t 95% interval and CV over seeds and folds, and a paired t-test against the
     first method. Two references are run as well: each hospital alone, and all rows pooled (for tables also with
-    LightGBM). A last table has the price: exchanges, bytes that a site sends, CPU time. If it is interrupted, run the same
-    command again: finished runs are not repeated.
+    LightGBM). A last table has the price: exchanges, bytes that a site sends, CPU time. The last lines say which arms
+    differ from the first beyond chance. If it is interrupted, run the same command again: finished runs are not repeated.
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
 
@@ -164,7 +164,9 @@ def _show(result: Comparison) -> None:
     console = Terminal()
     console = Terminal(width=max(console.width, 110))
     for sentence in result.warnings:
-        console.print(warn(sentence))
+        console.print(warn(sentence), soft_wrap=True)
+    for note in result.notes:
+        console.print(note, highlight=False, soft_wrap=True)
     for metric in result.metrics:
         table = Table(title=metric_label(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
@@ -185,6 +187,8 @@ def _show(result: Comparison) -> None:
             table.add_row(*cells)
         console.print(table)
     console.print(_price_table(result))
+    for sentence in result.conclusion:
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _price_table(result: Comparison) -> Table:

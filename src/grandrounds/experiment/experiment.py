@@ -98,7 +98,8 @@ class Experiment(Section):
             ("split.partition", self.split.partition, PARTITIONS),
         ):
             if value not in choices and not plugins.is_path(value):
-                raise ValueError(f"{key} is '{value}'; {nearest(value, choices)}")
+                own = f"write your own as module:{'function' if key == 'split.partition' else 'Class'}; " if "." in value else ""
+                raise ValueError(f"{key} is '{value}'; {own}{nearest(value, choices)}")
         for value in self.evaluation.metrics:
             if not plugins.is_path(value):
                 raise ValueError(f"evaluation.metrics is '{value}'; write your own metric as 'package.module:function'")

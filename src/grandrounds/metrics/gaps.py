@@ -18,6 +18,7 @@ import numpy as np
 from grandrounds.metrics.classification import Z_95, roc_area
 from grandrounds.metrics.groups import GroupScores, Hidden, mean_error
 from grandrounds.metrics.outcomes import OutcomeTally
+from grandrounds.metrics.statistics import holm
 
 GAP_METRICS = ("sensitivity", "ppv", "calibration", "auroc")
 """Figures in which groups are compared; of predicted numbers and counts it is the mean error."""
@@ -112,12 +113,10 @@ def correct_by_holm(gaps: Sequence[Gap]) -> list[Gap]:
     Returns:
         The same gaps in the same order, with `p_holm` and `flagged`.
     """
-    order = sorted(range(len(gaps)), key=lambda i: gaps[i].p)
-    out, running = list(gaps), 0.0
-    for rank, i in enumerate(order):
-        running = max(running, min(1.0, (len(gaps) - rank) * gaps[i].p))
-        out[i] = replace(gaps[i], p_holm=running, flagged=running < LEVEL and gaps[i].excludes_zero)
-    return out
+    corrected = holm([gap.p for gap in gaps])
+    return [
+        replace(gap, p_holm=p, flagged=p < LEVEL and gap.excludes_zero) for gap, p in zip(gaps, corrected, strict=True)
+    ]
 
 
 def hanley_mcneil_error(area: float, positives: Any, negatives: Any) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grandrounds.core.records import Scores
-from grandrounds.metrics.scores import BY_NAME, POSITIVE, SHARE
+from grandrounds.metrics.scores import BY_NAME, COMPARED
 
-_LABELS = {"worst_site_auroc": "worst site AUROC", "harmed_sites": "harmed sites", "nsds": "NSDS"}
-"""Names for people of figures that are not in the table of metrics."""
+_SPECS = {**{metric.name: metric for metric in COMPARED}, **BY_NAME}
 
 FINETUNED_PREFIX = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""
@@ -24,15 +23,26 @@ RESOLUTION_TOLERANCE = 1e-3
 
 _PREFIXES = {FINETUNED_PREFIX: "fine-tuned ", PERSONAL_PREFIX: "deployed ", OOD_PREFIX: "OOD "}
 
-_RANGES = {"worst_site_accuracy": SHARE, "worst_site_auroc": SHARE, "spurious_gap": (-1.0, 1.0)}
-_RANGES |= {"megabytes": POSITIVE, "epsilon": POSITIVE, "harmed_sites": POSITIVE}
-"""The least and the largest value of figures that are not in the table of metrics."""
-
-
 def metric_range(metric: str) -> tuple[float, float] | None:
     """Return the range that a metric can have, whichever model or rows it was taken of; None where it is not known."""
     name = base_metric(metric)
-    return BY_NAME[name].limits if name in BY_NAME else _RANGES.get(name)
+    return _SPECS[name].limits if name in _SPECS else None
+
+
+def higher_is_better(metric: str) -> bool | None:
+    """Tell which values of a metric are better; None where neither are, or where it is not known."""
+    name = base_metric(metric)
+    return _SPECS[name].higher_is_better if name in _SPECS else None
+
+
+def lower_is_better(metric: str) -> bool:
+    """Tell whether lower values of a metric are better."""
+    return higher_is_better(metric) is False
+
+
+def describe_direction(metric: str) -> str:
+    """Return "higher is better" or "lower is better"; "" where neither is, or where it is not known."""
+    return {True: "higher is better", False: "lower is better", None: ""}[higher_is_better(metric)]
 
 
 def base_metric(metric: str) -> str:
@@ -62,4 +72,4 @@ def metric_label(metric: str) -> str:
     """Return a metric's name for a table."""
     name = base_metric(metric)
     before = _PREFIXES.get(metric.removesuffix(name), "")
-    return before + (BY_NAME[name].words if name in BY_NAME else _LABELS.get(name, name.replace("_", " ")))
+    return before + (_SPECS[name].words if name in _SPECS else name.replace("_", " "))

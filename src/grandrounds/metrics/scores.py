@@ -500,6 +500,20 @@ HEADLINE: Mapping[str, str] = {CLASSIFICATION: "auroc", REGRESSION: "r2", COUNT:
 
 METRICS: tuple[MetricSpec, ...] = (*SCORES, *SUMMARY_METRICS)
 _OTHERS = {metric.name: metric for table in OUTCOME_SCORES.values() for metric in table}
+COMPARED: tuple[MetricSpec, ...] = (
+    MetricSpec("worst_site_accuracy", higher_is_better=True),
+    MetricSpec("worst_site_auroc", higher_is_better=True, called="worst site AUROC"),
+    MetricSpec("harmed_sites", higher_is_better=False, limits=POSITIVE),
+    MetricSpec("spurious_gap", higher_is_better=False, limits=CORRELATION),
+    MetricSpec("megabytes", higher_is_better=False, limits=POSITIVE),
+    MetricSpec("epsilon", higher_is_better=False, limits=POSITIVE),
+    MetricSpec("drift", higher_is_better=False, limits=None),
+    MetricSpec("nsds", higher_is_better=False, limits=None, called="NSDS"),
+    MetricSpec("sketch_entries", higher_is_better=False, limits=None),
+    MetricSpec("payload", higher_is_better=False, limits=None),
+    MetricSpec("bad_weight", higher_is_better=False, limits=None),
+)
+"""Figures that comparisons and studies work out of runs."""
 BY_NAME: Mapping[str, MetricSpec] = _OTHERS | {metric.name: metric for metric in METRICS}
 DESCRIPTIONS: dict[str, str] = {metric.name: metric.text for metric in SCORES}
 HIGHER_IS_BETTER: dict[str, bool | None] = {

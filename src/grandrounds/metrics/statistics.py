@@ -6,6 +6,7 @@ A NaN among the values makes the answer NaN: a seed whose figure is undefined is
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,6 +97,17 @@ def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
 
     t = mean / (std / math.sqrt(n))
     return PairedTest(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number by Holm's method; an undefined one stays so, and counts as 1 for the others."""
+    order = sorted(range(len(p_values)), key=lambda k: (math.isnan(p_values[k]), p_values[k]))
+    out, running = [_NAN] * len(p_values), 0.0
+    for rank, k in enumerate(order):
+        if not math.isnan(p_values[k]):
+            running = max(running, min(1.0, (len(p_values) - rank) * p_values[k]))
+            out[k] = running
+    return out
 
 
 def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:

@@ -82,6 +82,18 @@ def test_intervals_have_a_panel_for_each_metric():
     assert (ece["y"], ece["error_x"]["array"], ece["xaxis"]) == (["y"], [0], "x2")
 
 
+def test_counts_of_harm_are_better_when_lower_and_stand_at_their_own_arm():
+    """Before: "harmed sites (higher is better)" on an axis from -1 to 1, and the only mark stood at another arm's line."""
+    rows = [{"arm": arm, "metric": "auroc", "mean": 0.9, "low": None, "high": None, "n": 1} for arm in ("x", "y", "z")]
+    rows += [{"arm": "y", "metric": "harmed_sites", "mean": 0.0, "low": None, "high": None, "n": 1}]
+    rows += [{"arm": "y", "metric": "my_own", "mean": 0.0, "low": None, "high": None, "n": 1}]
+    shape = figures.intervals(rows)["layout"]
+    titles = [note["text"] for note in shape["annotations"]]
+    assert "lower is better" in titles[1] and "better" not in titles[2], "nobody knows the direction of a user's own metric"
+    assert shape["xaxis2"]["rangemode"] == "nonnegative" and "rangemode" not in shape["xaxis3"]
+    assert [shape[f"yaxis{k}"]["range"] for k in ("", "2")] == [[2.5, -0.5]] * 2, "all panels have the lines of the first"
+
+
 def test_an_arms_curve_is_the_mean_of_its_runs_with_students_interval():
     runs = [{1: 0.5, 2: 0.6, 3: 0.9}, {1: 0.7, 2: None}, {1: 0.9, 2: 0.8}]
     three = [{1: 0.4, 2: 0.6}, {1: 0.5, 2: 0.7}, {1: 0.6, 2: 0.8}]

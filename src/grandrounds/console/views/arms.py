@@ -65,6 +65,7 @@ class Sides:
         rows: The rows of comparison.json.
         missing: Runs that are not here any more.
         virtual_seconds: The simulated time of the comparison; None for the end.
+        conclusion: What the paired differences to the first arm show.
     """
 
     title: str
@@ -73,6 +74,7 @@ class Sides:
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
     virtual_seconds: float | None = None
+    conclusion: tuple[str, ...] = ()
 
 
 def group_runs(run_index: RunIndex, names: Sequence[str]) -> Sides:
@@ -102,7 +104,8 @@ def group_runs(run_index: RunIndex, names: Sequence[str]) -> Sides:
             f"run '{twice}' is the same experiment, with the same seed and fold, as another one: choose one of them",
             code="duplicate-run",
         )
-    return Sides(_title(runs), sides[0].label, _shorten_labels(sides), tuple(_rows([s.arm for s in sides])))
+    rows, conclusion = tuple(_rows([s.arm for s in sides])), tuple(grouped.conclusion)
+    return Sides(_title(runs), sides[0].label, _shorten_labels(sides), rows, conclusion=conclusion)
 
 
 def load_comparison(run_index: RunIndex, comparison_index: ComparisonIndex, name: str) -> Sides:
@@ -151,7 +154,8 @@ def load_comparison(run_index: RunIndex, comparison_index: ComparisonIndex, name
         metrics = {r["metric"] for r in rows}
         more = [s.arm for s in sides if s.complete]
         rows += [r for r in _rows(more) if r["metric"] not in metrics] if len(more) == len(sides) else []
-    return Sides(name, first, _shorten_labels(sides), tuple(rows), tuple(missing), virtual_seconds)
+    conclusion = tuple(str(sentence) for sentence in content.get("conclusion", ()))
+    return Sides(name, first, _shorten_labels(sides), tuple(rows), tuple(missing), virtual_seconds, conclusion)
 
 
 def _open_finished(run_index: RunIndex, name: str) -> Run:

@@ -28,10 +28,11 @@ from grandrounds.console.views.published import PublishedFigure, published_figur
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.console.views.sections import write_setting
 from grandrounds.core.errors import BadInput
+from grandrounds.methods.baselines import Local
 from grandrounds.metrics.fairness import worst_site
+from grandrounds.metrics.names import higher_is_better, lower_is_better
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.style import words
 
 
@@ -48,11 +49,11 @@ class Cell(BaseModel):
 
 
 class Column(BaseModel):
-    """A figure that some arm has. `lower`: lower values are better."""
+    """A figure that some arm has. `lower`: lower values are better; null where neither are."""
 
     name: str
     words: str
-    lower: bool
+    lower: bool | None
 
 
 class ArmLine(BaseModel):
@@ -103,6 +104,7 @@ class ComparisonView(BaseModel):
     across: str
     figures: list[str]
     notes: list[str]
+    conclusion: list[str]
     published: list[PublishedFigure]
 
 
@@ -220,7 +222,7 @@ def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) ->
     same = _other_rows(sides) is None
     for metric in metrics:
         if same or metric in (MEGABYTES, EPSILON):
-            _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
+            mark_best(metric, [a.cells[metric] for a in lines if metric in a.cells])
     late = (*EXPLANATION_METRICS, GAP, MEGABYTES, EPSILON)
     columns = [
         _column(m)
@@ -236,7 +238,8 @@ def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) ->
         title=sides.title, first=first, at=sides.virtual_seconds, columns=columns, beside=late_columns, arms=lines,
         settings=_settings(sides), differences=_differences(sides, {c.name for c in (*columns, *late_columns)}), axes=axes,
         across=default_axis(columns, axes), figures=[],
-        notes=_notes(sides), published=[p for side in sides.sides for p in published_figures(run_index, comparisons, side.runs)],
+        notes=_notes(sides), conclusion=[*_conclusion(sides), *_best_alone(sides, lines)],
+        published=[p for side in sides.sides for p in published_figures(run_index, comparisons, side.runs)],
     )  # fmt: skip
     shown.figures = list_figures(sides, shown)
     return shown
@@ -295,38 +298,59 @@ def _promise(privacy: Any) -> str:
     return f"per {privacy.get('unit', 'patient')}"
 
 
+def _conclusion(sides: Sides) -> list[str]:
+    """Return what the comparison shows, with the names that the page has for its arms."""
+    out = list(sides.conclusion)
+    for side in sorted(sides.sides, key=lambda side: -len(side.label)):
+        out = [sentence.replace(side.label, side.short) for sentence in out]
+    return out
+
+
+def _best_alone(sides: Sides, lines: Sequence[ArmLine]) -> list[str]:
+    """Say in how many figures hospitals alone have the best mean, where they do: a mark in a table is easily passed over."""
+    out = []
+    for side, line in zip(sides.sides, lines, strict=True):
+        if any(run.plan["method"]["name"] == Local.name for run in side.arm.runs.values()):
+            best = [words(metric) for metric, cell in line.cells.items() if cell.best and metric not in (MEGABYTES, EPSILON)]
+            if best:
+                alone = f"Hospitals alone ({side.short}) have the best mean"
+                out.append(f"{alone} in {', '.join(best)}: there federation shows no gain.")
+    return out
+
+
 def _list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _mark(metric: str, cells: Sequence[Cell]) -> None:
+def mark_best(metric: str, cells: Sequence[Cell]) -> None:
     """Mark the best of a column, where arms differ in the digits shown and all scores are of one kind."""
     scored = [c for c in cells if c.mean is not None]
-    if len(scored) < 2 or (metric == EPSILON and len({c.note for c in scored}) > 1):
+    if len(scored) < 2 or higher_is_better(metric) is None or (metric == EPSILON and len({c.note for c in scored}) > 1):
         return
     values = [c.mean for c in scored if c.mean is not None]
-    best = min(values) if _lower(metric) else max(values)
-    if f"{min(values):.3f}" != f"{max(values):.3f}":  # no best among arms that read the same
+    best = _shown(min(values) if lower_is_better(metric) else max(values))
+    if _shown(min(values)) != _shown(max(values)):  # no best among arms that read the same
         for cell in scored:
-            cell.best = cell.mean == best
+            cell.best = _shown(cell.mean) == best
 
 
-def _lower(metric: str) -> bool:
-    return metric == EPSILON or lower_is_better(metric)
+def _shown(value: float | None) -> str:
+    """Write a mean as the page shows it: arms that read the same are both best."""
+    return "" if value is None else f"{value:.3f}"
 
 
 def _column(metric: str) -> Column:
     label = {MEGABYTES: "sent, MB"}.get(metric) or words(metric)
-    return Column(name=metric, words=label, lower=_lower(metric))
+    better = higher_is_better(metric)
+    return Column(name=metric, words=label, lower=None if better is None else not better)
 
 
 def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
-    """List the paired differences to the first arm, of arms that were tested on as many rows as it."""
+    """List the paired differences to the first arm."""
     out, called = [], {s.label: s.short for s in sides.sides}
-    others = _arms_of_other_rows(sides)
     for row in sides.rows:
         pair = row["paired_to_first"]
-        if pair is not None and pair["difference"] is not None and row["metric"] in shown and row["arm"] not in others:
+        if pair is not None and pair["difference"] is not None and row["metric"] in shown:
             out.append(
                 Difference(
                     arm=called[row["arm"]], metric=row["metric"], std=row["std"], cv=row["cv"], difference=pair["difference"],
@@ -340,13 +364,6 @@ def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
 def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Difference]]]:
     """Group differences by metric."""
     return [(metric, list(group)) for metric, group in groupby(differences, key=lambda d: d.metric)]
-
-
-def _arms_of_other_rows(sides: Sides) -> set[str]:
-    """Name the arms whose number of test rows differs from that of the first arm for the same seed and fold."""
-    counts = {s.label: {key: int(run.summary["final"]["count"]) for key, run in s.arm.runs.items()} for s in sides.sides}
-    first = counts.get(sides.first, {})
-    return {arm for arm, own in counts.items() if any(key in first and first[key] != count for key, count in own.items())}
 
 
 def _other_rows(sides: Sides) -> dict[int, str] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.references import unwatched
+from grandrounds.core.references import ADD_ROWS, unwatched
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.rule import HIDING_EXPLAINERS
 from grandrounds.methods.anchors import anchor_reference
@@ -54,7 +54,7 @@ def explained_on(plan: Plan) -> str | None:
     """Return the reference set on which local models are compared: explain.reference, or the only set not used as anchor."""
     names, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_reference(plan)
     if named is not None and named not in names:
-        hint = nearest(named, names) if names else "there is no [reference] section: add [reference.rows] with rows = 200"
+        hint = nearest(named, names) if names else f"there is no [reference] section: {ADD_ROWS}"
         raise BadInput(f"explain.reference is '{named}'; {hint}", code="unknown-reference-set")
     free = unwatched(plan, [name for name in names if name != anchor])
     return named or (free[0] if len(free) == 1 else None)
@@ -91,19 +91,25 @@ def lent_rows(plan: Plan) -> tuple[str, ...]:
     return tuple(name for name in sent if name in used)
 
 
+def needs_reference_rows(plan: Plan) -> bool:
+    """Tell whether the method compares local models by their explanations, which takes reference rows."""
+    weigh, besides = plan.method.weigh, uses_agreement(plan)
+    asked = {*reasons.requested_reports(weigh, 1), *reasons.requested_reports(weigh, weigh.every)}
+    return besides or (weigh.rule == EXPLANATIONS and "sketch" in asked)
+
+
 def _compared(name: str, plan: Plan) -> Iterator[str]:
     """Check that weighting by explanations has an explainer, and rows on which local models are compared."""
-    weigh, besides = plan.method.weigh, uses_agreement(plan)
-    if not besides and "sketch" not in {*reasons.requested_reports(weigh, 1), *reasons.requested_reports(weigh, weigh.every)}:
+    if not needs_reference_rows(plan):
         return  # agreement has no weight
     if plan.tasks.plain():
         yield "weighting by explanations needs one task, and [tasks] gives sites different ones: use method 'fedavg'"
     if name == "none":
-        setting = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
+        setting = "method.trust.reasons is true" if uses_agreement(plan) else "method.weigh is 'explanations'"
         yield f"{setting} but explain.sketch is 'none': set explain.sketch = 'auto'"
     if explained_on(plan) is None:
         reference, anchor = plan.reference.plain(), anchor_reference(plan)
-        hint = "name a set in explain.reference" if reference else "add [reference.rows] with rows = 200"
+        hint = "name a set in explain.reference" if reference else ADD_ROWS
         if list(reference) == [anchor]:
             hint = f"add a second [reference] set, because the only one, '{anchor}', is the anchor of local training"
         yield f"weighting by explanations compares local models on reference rows: {hint}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.references import ADD_ROWS
 from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
@@ -311,4 +312,4 @@ def _signals(plan: Plan) -> Iterator[str]:
     if plan.explain.at == "site" and plan.explain.sketch != "none":
         yield f"explain.at is 'site', which sends sketches without noise, {raw}: set it to 'server'"
     if plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None:
-        yield f"explain.sketch '{plan.explain.sketch}' uses the mean patient, {raw}: add [reference.rows] with rows = 200"
+        yield f"explain.sketch '{plan.explain.sketch}' uses the mean patient, {raw}: {ADD_ROWS}"

@@ -7,22 +7,12 @@ from math import isfinite
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics.names import base_metric, metric_range
-from grandrounds.metrics.scores import BY_NAME
+from grandrounds.metrics.names import describe_direction, lower_is_better, metric_range
 from grandrounds.metrics.statistics import MIN_RUNS, describe_bounded
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
 
-LOWER = ("drift", "nsds", "spurious_gap", "sketch_entries", "megabytes", "payload", "bad_weight", "epsilon")
-"""Measures of explanations and traffic for which lower is better; metrics carry their own direction."""
-
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
-
-
-def lower_is_better(name: str) -> bool:
-    """Tell whether lower values of a figure are better."""
-    metric = BY_NAME.get(base_metric(name))
-    return name in LOWER or (metric is not None and metric.higher_is_better is False)
 
 
 def pareto(
@@ -87,17 +77,21 @@ def pareto(
                 "<extra>%{fullData.name}</extra>",
             }
         )
-    better = ["lower is better" if lower_is_better(n) else "higher is better" for n in (x, y)]
     return Figure(
         traces,
         layout(
             f"{capitalise(up)} against {across}",
             note="filled marks: Pareto-optimal, no other arm is better in both",
-            x=f"{across} ({better[0]})",
-            y=f"{up} ({better[1]})",
+            x=f"{across}{_in_brackets(x)}",
+            y=f"{up}{_in_brackets(y)}",
             height=460,
         ),
     )
+
+
+def _in_brackets(metric: str) -> str:
+    better = describe_direction(metric)
+    return f" ({better})" if better else ""
 
 
 def trade_off(curves: Mapping[str, Sequence[Mapping[str, Any]]], x: str = "drift", y: str = "accuracy") -> Figure:
@@ -277,20 +271,25 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
         )
         start, top = column * (wide + _PANEL_GAP), 1 - row * (tall + below)
         right, bottom = start + wide, top - tall
-        axes[f"xaxis{number}"] = {"domain": [start, right], "anchor": f"y{number}", "nticks": 5}
+        axes[f"xaxis{number}"] = {"domain": [start, right], "anchor": f"y{number}", "nticks": 5, **_from_zero(metric)}
         axes[f"yaxis{number}"] = category(
-            list(names.values()), domain=[bottom, top], anchor=f"x{number}", autorange="reversed",
+            list(names.values()), domain=[bottom, top], anchor=f"x{number}", range=[len(arms) - 0.5, -0.5],
             showticklabels=column == 0,
         )  # fmt: skip
-        better = "lower is better" if lower_is_better(metric) else "higher is better"
         notes.append(
-            {"text": f"{safe(words(metric))} <span style='color:{QUIET}'>({better})</span>", "showarrow": False,
+            {"text": f"{safe(words(metric))} <span style='color:{QUIET}'>{_in_brackets(metric)}</span>", "showarrow": False,
              "xref": "paper", "yref": "paper", "x": start, "xanchor": "left", "y": top, "yanchor": "bottom",
              "font": {"size": 12}}
         )  # fmt: skip
     note = "over seeds and folds, for three runs or more; each panel has its own scale"
     shape = layout("Means and 95% intervals", note=note, height=height)
     return Figure(traces, {**shape, **axes, "annotations": notes, "margin": {"t": 78, "b": 40}})
+
+
+def _from_zero(metric: str) -> dict[str, str]:
+    """Keep an axis from negative values that a metric cannot have: counts that are all 0 would stand between -1 and 1."""
+    limits = metric_range(metric)
+    return {"rangemode": "nonnegative"} if limits is not None and limits[0] >= 0 else {}
 
 
 def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric: str) -> Figure:
@@ -392,7 +391,6 @@ def setting_curves(
     values = sorted({value for by_value in arms.values() for value in by_value})
     if not values:
         raise BadInput("there is no arm to draw", code="nothing-to-draw")
-    better = "lower is better" if lower_is_better(metric) else "higher is better"
     axis = {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
     name = safe(words(metric))
     return Figure(
@@ -401,7 +399,7 @@ def setting_curves(
             f"{capitalise(name)}{f': {safe(title)}' if title else ''}",
             note="mean over runs, with its 95% interval",
             x=safe(x),
-            y=f"{name} ({better})",
+            y=f"{name}{_in_brackets(metric)}",
             height=420,
             xaxis=axis,
         ),
