@@ -253,3 +253,10 @@ def test_what_the_command_line_warns_of_is_in_the_summary_and_a_python_warning(t
         assert all(f"warning: {s}" in text for s in said)
         with pytest.warns(gr.GrandRoundsWarning, match="'crea': 100 missing values were filled with the median"):
             fit(settings=["data.complete=false"])
+
+
+def test_a_fraction_as_a_count_is_refused_with_the_option_that_there_is(tmp_path):
+    frame = heart().assign(half=np.arange(len(heart())) % 7 + 0.5)
+    with refused("label-not-counts") as e:
+        gr.glm(frame, label="half", features=["age"], site="hospital", family="poisson", out=tmp_path / "run")
+    assert "--family linear" in str(e.value) and "--task" not in str(e.value)

@@ -128,5 +128,5 @@ def test_events_after_the_end_of_a_curve_are_not_counted_and_a_note_says_so():
     frame = pd.DataFrame({"days": days, "died": died, "hospital": np.repeat(["a", "b", "c"], 60)})
     found = gr.kaplan_meier(frame, time="days", event="died", site="hospital").curves
     hidden = found.overall.events < int(died.sum())
-    assert hidden == any("up to the end of each curve" in note for note in found.notes)
+    assert hidden == any("counted up to the end of each curve" in note for note in found.notes)
     assert hidden, "choose another seed: every event is shown"

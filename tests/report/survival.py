@@ -14,7 +14,7 @@ from grandrounds.statistics.time_counts import TimeCounts
 _COUNTS = TimeCounts(np.array([5.0, 10.0]), np.array([[2.0, 2.0]]), np.array([[2.0, 0.0]]), np.array([4.0]))
 BY_DAY = estimate_curve("a <b>", _COUNTS, grid="days")
 ON_BINS = estimate_curve("c", _COUNTS, grid="bins", least=2)
-LOG_RANK = LogRank(("a <b>", "c"), (4.0, 4.0), (5.0, 3.0), 0.61, 1, 0.4348, is_stratified=True)
+LOG_RANK = LogRank(("a <b>", "c"), (4.0, 4.0), (5.0, 3.0), 0.61, 1, 0.4348)
 SCORES = SurvivalScores(
     40,
     Concordance(5, 1, 8),

@@ -109,6 +109,9 @@ def test_latex_and_html_escape_names():
     latex = to_latex(record())
     assert r"CRP [mg/l]\_50\% & $-1.5000$" in latex
     assert latex.count(r"\\") == 5 and r"$P>|z|$" in latex
+    below = latex[latex.index(r"\end{tabular}") :]
+    notes = [line.removeprefix("note: ") for line in summary_text(record()).splitlines() if line.startswith("note: ")]
+    assert notes and all(note in below for note in notes), "a paper needs the notes of the screen"
     fitted = Estimates.build("linear", [INTERCEPT, "<b>&"], np.array([1.0, 2.0]), np.eye(2), degrees=9.0)
     html = to_html(EstimatesRecord(fitted, fitted))
     assert "&lt;b&gt;&amp;" in html and "<b>&" not in html

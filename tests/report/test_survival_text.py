@@ -44,3 +44,10 @@ def test_latex_escapes_names():
     text = survival_latex(KaplanMeier(replace(ON_BINS, group="50% & more_")))
     assert r"50\% \& more\_ &" in text
     assert text.count(r"\\") == 2
+
+
+def test_latex_has_the_test_and_the_notes_of_the_screen():
+    below = survival_latex(RESULT).split(r"\end{tabular}")[1]
+    shown = survival_text(RESULT).splitlines()
+    for line in (line.removeprefix("note: ") for line in shown if line.startswith(("note: ", "Survival "))):
+        assert line in below

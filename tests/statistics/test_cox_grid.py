@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from lifelines import CoxPHFitter
@@ -34,6 +36,18 @@ def test_single_days_equal_lifelines(name, most, is_masked):
     np.testing.assert_allclose(np.sqrt(np.diag(estimates.covariance)), pooled.standard_errors_, rtol=1e-6)
     np.testing.assert_allclose([c.p for c in estimates.coefficients], pooled.summary["p"], atol=1e-6)
     assert "rows of single patients can be read" in estimates.notes[0]
+
+
+def test_single_days_tell_that_times_within_a_day_are_not_used():
+    data = lung()
+    sites = {name: replace(rows, time=rows.time + 0.5 * (np.arange(len(rows)) % 2)) for name, rows in data.sites.items()}
+    off = sum(len(rows) // 2 for rows in sites.values())
+    found = fit_in_memory(fit_cox(CoxTerms(data.names, baseline="days")), sites, ANSWERS)
+    (note,) = (n for n in found.notes if "whole numbers" in n)
+    assert note.startswith(f"{off} times")
+    whole = fit_in_memory(fit_cox(CoxTerms(data.names, baseline="days")), data.sites, ANSWERS)
+    assert not any("whole numbers" in n for n in whole.notes)
+    np.testing.assert_allclose(found.beta, whole.beta, rtol=1e-9)  # moved to the start of their day
 
 
 @pytest.mark.parametrize(("name", "intervals", "shift"), [("lung", 27, 0.17), ("gbsg2", 55, 0.07)])

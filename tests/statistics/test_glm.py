@@ -9,7 +9,7 @@ import pytest
 import statsmodels.api as sm
 
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics.estimates import INTERCEPT
+from grandrounds.statistics.estimates import INTERCEPT, PATIENTS_APART
 from grandrounds.statistics.glm import fit_rows
 from grandrounds.statistics.glm_terms import GLMTerms
 from grandrounds.statistics.question import Rows
@@ -144,6 +144,7 @@ def test_robust_errors_equal_statsmodels_for_one_more_exchange(family, errors):
         assert_equal_to_pooled(result, reference)
         assert record.exchanges == (3 if family == "linear" else 7) and result.errors == errors
         assert any("few clusters" in note for note in result.notes) == (errors == "hospitals")
+        assert (PATIENTS_APART in result.notes) == (errors == "patients")
     corrected, _ = drive("clear", GLMTerms(family, names, errors=errors, correction=True), sites)
     clusters = 740 if groups is None else len(np.unique(groups))
     np.testing.assert_allclose(errors_of(corrected), errors_of(result) * np.sqrt(clusters / (clusters - 1)), rtol=1e-9)

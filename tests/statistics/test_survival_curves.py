@@ -69,13 +69,29 @@ def test_restricted_mean_of_lung_equals_r():
 
 
 @pytest.mark.parametrize("make", SETS)
-def test_log_rank_by_day_equals_lifelines(make):
+def test_groups_are_compared_within_sites_on_both_grids(make):
     cohort = make()
-    test = fit(cohort, grid="days").log_rank
+    expected = survdiff(cohort.time, cohort.event, cohort.group, strata=cohort.site)
+    for grid in ("bins", "days"):
+        test = fit(cohort, grid=grid).log_rank
+        assert (test.statistic, test.p) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("make", SETS)
+def test_the_log_rank_test_of_one_site_equals_lifelines(make):
+    cohort = make()
+    one = {"a": small(cohort.time, cohort.event, cohort.group)}
+    test = fit_in_memory(compare_within_sites(cohort.names()), one, ANSWERS)
     pooled = multivariate_logrank_test(cohort.time, cohort.group, cohort.event)
-    assert test.statistic == pytest.approx(pooled.test_statistic, rel=1e-9)
-    assert test.p == pytest.approx(pooled.p_value, rel=1e-9)
-    assert not test.is_stratified
+    assert (test.statistic, test.p) == pytest.approx((pooled.test_statistic, pooled.p_value), rel=1e-9)
+
+
+def test_a_note_says_why_the_events_of_groups_do_not_add_up():
+    found = fit(gbsg2(), grid="bins")
+    events = [c.events for c in found.groups]
+    (note,) = (n for n in found.notes if "need not add up" in n)
+    assert sum(events) < found.overall.events
+    assert all(f"{c.times[-1]:.4g} ({c.group})" in note for c in (found.overall, *found.groups))
 
 
 @pytest.mark.parametrize("make", SETS)

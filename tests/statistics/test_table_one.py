@@ -252,6 +252,7 @@ def test_formats(result):
     assert lines[2].startswith("age,mean (SD),0,53.5 (9.4),50.5 (9.4),55.9 (8.7),")
     latex = one.to_latex()
     assert "chest\\_pain, n (\\%) & asymptomatic & 0 & 496 (53.9)" in latex and latex.count("\\midrule") == 1
+    assert one.footnotes() and latex.count("\\footnotesize") == len(one.footnotes())
     text = one.summary()
     assert text.startswith("Table 1 by disease\n") and "Kruskal-Wallis" in text
 

@@ -450,6 +450,7 @@ def fit(
             return read_regression(start(experiment, out=out, table=rows, progress=report))
         except BadInput as e:
             if e.code != "label-not-classes":
+                e.args = (_name_families(str(e)),)
                 raise
             label = experiment.data.label
             raise BadInput(
@@ -457,6 +458,14 @@ def fit(
                 "or poisson (--family linear, --family poisson)",
                 code="label-not-classes",
             ) from None
+
+
+def _name_families(sentence: str) -> str:
+    """Put the family that a fit takes in place of the task that a run takes."""
+    for family, task in TASKS.items():
+        if family != "auto":
+            sentence = sentence.replace(f"--task {task}", f"--family {family}")
+    return sentence
 
 
 def read_regression(run: Run) -> Regression:

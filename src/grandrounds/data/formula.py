@@ -23,6 +23,8 @@ NO_OFFSET = (
 
 _CATEGORY = re.compile(r"C\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
 _SURVIVAL = re.compile(r"Surv\(\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*,\s*(?:`([^`]+)`|([^\W\d][\w.]*))\s*\)")
+_MIXED = re.compile(r"\(([^()|]*)\|+([^()|]*)\)")
+_BARRED = re.compile(r"`[^`]*\|[^`]*`")  # names of columns with a bar
 _MARKS = re.compile(r"\x1b\[[0-9;]*m|[⧛⧚]")  # formulaic marks the wrong place in colour
 
 
@@ -69,6 +71,9 @@ def parse_formula(text: str) -> Formula:
         BadInput: It cannot be read, formulaic is not installed, or it asks for something that cannot be fitted.
     """
     left, tilde, right = text.partition("~")
+    bar = _MIXED.search(_BARRED.sub("", right))
+    if bar:
+        raise _refuse(text, _describe_mixed(bar[1].strip(), bar[2].strip()))
     if not tilde or not left.strip() or not right.strip():
         raise _refuse(text, "write OUTCOME ~ COLUMN + COLUMN, such as died ~ age + C(sex)")
     label, duration = _outcome(text, left.strip())
@@ -94,6 +99,16 @@ def parse_formula(text: str) -> Formula:
     if not features:
         raise _refuse(text, "name at least one column on the right side")
     return Formula(label, duration, tuple(features), tuple(categorical), tuple(products))
+
+
+def _describe_mixed(terms: str, group: str) -> str:
+    """Say where random intercepts are asked for: not in the formula."""
+    if terms != "1":
+        return f"random slopes such as ({terms} | {group}) are not offered; random intercepts are (--intercept random)"
+    return (
+        f"remove (1 | {group}): random intercepts of hospitals are an option, --site {group} --intercept random "
+        f"(gr.glm: site='{group}', intercept='random')"
+    )
 
 
 def _outcome(text: str, left: str) -> tuple[str, str | None]:

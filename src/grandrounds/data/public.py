@@ -185,7 +185,7 @@ def _class_levels(facts: PublicFacts, label: str) -> tuple[str, ...]:
     if label not in facts.levels:
         raise BadInput(
             f"the classes of '{label}' are not known, and data.encoding = 'public' asks no site for them: "
-            f'set data.levels.{key(label)} = ["0", "1"], or as they are written',
+            f'list all of them, data.levels.{key(label)} = ["0", "1"] or as they are written (data.event names one)',
             code="levels-not-known",
         )
     return _check_distinct(label, facts.levels[label])

@@ -265,7 +265,7 @@ def to_csv(record: EstimatesRecord) -> str:
 
 
 def to_latex(record: EstimatesRecord, *, caption: str = "") -> str:
-    """Write the coefficients as a LaTeX table; it needs the package booktabs.
+    """Write the coefficients as a LaTeX table, with the notes below it; it needs the package booktabs.
 
     Args:
         record: The estimates of a run.
@@ -292,13 +292,14 @@ def to_latex(record: EstimatesRecord, *, caption: str = "") -> str:
         *body,
         r"    \bottomrule",
         r"  \end{tabular}",
+        *(rf"  \par{{\footnotesize {_to_latex(line)}}}" for line in _remarks(record)),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _to_latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in visible(text))
+    return "".join(_LATEX.get(c, c) for c in visible(text)).replace("--", "-{}-")  # no dash of a flag
 
 
 def _math(cell: str) -> str:

@@ -71,11 +71,12 @@ def survival_csv(result: KaplanMeier) -> str:
 
 
 def survival_latex(result: KaplanMeier) -> str:
-    """Write rows, events, median and mean of each group as a LaTeX table (booktabs)."""
+    """Write rows, events, median and mean of each group as a LaTeX table (booktabs), with the test and the notes below it."""
     summary = survival_table(result)
     lines = [r"\begin{tabular}{l" + "r" * (len(summary.head) - 1) + "}", r"\toprule"]
     lines += [_latex_row(summary.head), r"\midrule", *(_latex_row(row) for row in summary.rows)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    below = [rf"\par{{\footnotesize {_latex(line)}}}" for line in (*summary.before, *summary.notes)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *below, ""])
 
 
 def _curves(result: KaplanMeier) -> tuple[SurvivalCurve, ...]:
@@ -104,4 +105,8 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+    return " & ".join(map(_latex, cells)) + r" \\"
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in visible(text))

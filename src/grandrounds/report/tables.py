@@ -181,9 +181,8 @@ def has_curve(found: KaplanMeier) -> bool:
 def log_rank_sentence(test: LogRank) -> str:
     """Describe the log-rank test in a sentence."""
     verdict = "differs between groups" if test.p < 0.05 else "does not clearly differ between groups"
-    where = "within hospitals" if test.is_stratified else "over all hospitals"
     return (
-        f"Survival {verdict}: log-rank test {where}, chi-squared {test.statistic:.2f} with {test.degrees} "
+        f"Survival {verdict}: log-rank test within hospitals, chi-squared {test.statistic:.2f} with {test.degrees} "
         f"{'degree' if test.degrees == 1 else 'degrees'} of freedom, {describe_p(test.p)}."
     )
 

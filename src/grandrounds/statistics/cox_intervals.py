@@ -55,11 +55,12 @@ def answer_times(question: Question, rows: Rows) -> Blocks:
     """Answer with counts of events and of rows that leave without event, by interval.
 
     Args:
-        question: `edges`: starts of the intervals, the first 0.
+        question: `edges`: starts of the intervals, the first 0; on single days `unit`, the length of a day.
         rows: The site's rows.
 
     Returns:
-        Counts `events` and, where they are asked for, `leavers`, one for each interval.
+        Counts `events` and, where they are asked for, `leavers`, one for each interval; `off`, the rows whose time is not a whole
+        number of days.
     """
     time, event = read_outcome(rows)
     edges = np.asarray(question.values["edges"])
@@ -68,6 +69,9 @@ def answer_times(question: Question, rows: Rows) -> Blocks:
         "events": np.bincount(place[event], minlength=len(edges)).astype(float),
         "leavers": np.bincount(place[~event], minlength=len(edges)).astype(float),
     }
+    if "off" in question.blocks:
+        days = time / float(np.asarray(question.values["unit"]))
+        counts["off"] = np.asarray(float((np.abs(days - np.rint(days)) > 1e-9 * np.maximum(days, 1)).sum()))
     return {name: counts[name] for name in question.blocks}
 
 
@@ -112,6 +116,11 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
     events, leavers = np.rint(total["events"]), np.rint(total["leavers"])
     end, notes = float(edges[last]), [*notes, *note_roster(total)]
     if terms.baseline == "days":
+        if off := int(np.rint(total["off"])):
+            notes.append(
+                f"{off:,} times are not whole numbers: the baseline 'days' moves them to the start of their day, and events of a "
+                "day are tied; 'strata' takes times as they are."
+            )
         return replace(_keep_event_days(cells, end, events, leavers), notes=tuple(notes))
     return replace(
         merge_cells(cells, end, events, leavers, least=terms.least, intervals=terms.intervals), notes=tuple(notes)
@@ -119,8 +128,11 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
 
 
 def _ask(terms: CoxTerms, edges: Array, names: tuple[str, ...], step: str) -> Question:
-    cells = () if terms.baseline == "days" else names  # single days are allowed together with single patients
-    return Question(TIMES, {"edges": edges}, dict.fromkeys(names, (len(edges),)), step, cells=cells)
+    blocks: dict[str, tuple[int, ...]] = dict.fromkeys(names, (len(edges),))
+    if terms.baseline != "days":
+        return Question(TIMES, {"edges": edges}, blocks, step, cells=names)
+    # single days are allowed together with single patients
+    return Question(TIMES, {"edges": edges, "unit": terms.unit}, {**blocks, "off": ()}, step)
 
 
 def _divide(edges: Array, events: Array, count: int) -> Array:

@@ -12,7 +12,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import Value
 from grandrounds.statistics.cox_steps import CoxPath
 from grandrounds.statistics.cox_terms import CoxTerms, check_events, not_converged, note_roster
-from grandrounds.statistics.estimates import Estimates
+from grandrounds.statistics.estimates import PATIENTS_APART, Estimates
 from grandrounds.statistics.newton import count_upper, invert, pack_upper, unpack_upper
 from grandrounds.statistics.partial_likelihood import (
     PlacedRows,
@@ -188,6 +188,8 @@ def build_estimates(
         )
     if terms.errors == "hospitals" and clusters < 20:
         notes.append(f"Errors by hospital rest on {clusters} hospitals; below 20 the intervals are too short.")
+    if terms.errors == "patients":
+        notes.append(PATIENTS_APART)
     if path.left_out:
         notes.append("Left out: " + "; ".join(f"{name} ({why})" for name, why in path.left_out.items()) + ".")
     full: dict[str, Any] = {

@@ -12,6 +12,11 @@ from grandrounds.core.arrays import Array
 
 INTERCEPT = "(intercept)"
 
+PATIENTS_APART = (
+    "errors by patient: a patient with rows at two hospitals counts as two, because hospitals do not compare their patients"
+)
+"""Note of a fit with errors by patient."""
+
 _LEVEL = 0.95
 
 

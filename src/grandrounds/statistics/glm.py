@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.protocol.messages import Value
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.statistics.estimates import INTERCEPT, PATIENTS_APART, Estimates
 from grandrounds.statistics.families import Family, find_family
 from grandrounds.statistics.firth import climb_firth
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
@@ -328,6 +328,8 @@ class _Run:
                 covariance = covariance * (clusters / max(clusters - 1, 1.0))
             if terms.errors == "hospitals" and clusters < FEW_HOSPITALS:
                 self.notes.append(f"{clusters:.0f} hospitals are few clusters: intervals are too short")
+            if terms.errors == "patients":
+                self.notes.append(PATIENTS_APART)
         facts = self.collect_facts(best, total, rest)
         unit = np.full(self.size, float(terms.unit))
         beta = path.beta * unit

@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.statistics.log_rank import LogRank, compare_by_counts, compare_within_sites
+from grandrounds.statistics.log_rank import LogRank, compare_within_sites
 from grandrounds.statistics.question import Fit
 from grandrounds.statistics.time_counts import (
     LEAST,
@@ -169,8 +169,7 @@ def fit_kaplan_meier(
         horizon: End of the restricted mean; None: the last time to which every curve reaches.
 
     Returns:
-        The curves. With groups, the log-rank test is stratified by site on "bins" (no time leaves a site) and
-        unstratified on "days".
+        The curves. With groups, the log-rank test, which is stratified by site.
 
     Raises:
         BadInput: An argument is out of range, no row has a time, or fewer than `least` events were observed.
@@ -193,11 +192,7 @@ def fit_kaplan_meier(
     notes = [_disclosure(grid, unit, wide, small, least)]
     test: LogRank | None = None
     if len(groups) > 1:
-        test = (
-            compare_by_counts(counts, groups)
-            if grid == "days"
-            else (yield from compare_within_sites(groups, least=least))
-        )
+        test = yield from compare_within_sites(groups, least=least if grid == "bins" else 1)
     by_group = [counts.select(g) for g in range(len(groups))]
     small_groups = [n for n, c in zip(groups, by_group, strict=True) if grid == "bins" and 0 < c.rows[0] < least]
     if small_groups:  # the curve of all rows less those of other groups would give them away
@@ -212,10 +207,22 @@ def fit_kaplan_meier(
     for curve in curves:
         if not curve.times and curve.group not in small_groups:
             notes.append(f"Group '{curve.group}' has fewer than {least} events: its curve is left out.")
-    if any((curve.events or 0) < int(c.events.sum()) for curve, c in zip(curves, drawn, strict=True) if curve.times):
-        notes.append("Events are counted up to the end of each curve; later ones are too few to be shown.")
+    notes += _tell_hidden_events(curves, drawn, least)
     facts = {"grid": grid, "least": least, "small_cells": small, "width": wide, "unit": unit}
     return KaplanMeier(curves[0], tuple(curves[1:]), test, facts, tuple(notes))
+
+
+def _tell_hidden_events(curves: Sequence[SurvivalCurve], counts: Sequence[TimeCounts], least: int) -> list[str]:
+    """State where curves end before the last event: groups' events then need not add up to those of all rows."""
+    shown = [(curve, c) for curve, c in zip(curves, counts, strict=True) if curve.times]
+    if all(curve.events == int(c.events.sum()) for curve, c in shown):
+        return []
+    ends = ", ".join(f"{curve.times[-1]:.4g} ({curve.group})" for curve, _ in shown)
+    adding = "" if len(shown) < 2 else " So the groups' events need not add up to those of all rows."
+    return [
+        f"Events are counted up to the end of each curve, {ends}: an interval has at least {least} events and leaves at least "
+        f"{least} rows at risk, so that later events are not shown.{adding}"
+    ]
 
 
 def estimate_curve(

@@ -1,6 +1,6 @@
-"""Log-rank test of any number of groups: stratified by site (kind `logrank.sites`), or from counts by day.
+"""Log-rank test of any number of groups, stratified by site (kind `logrank.sites`).
 
-Stratified by site, each site sends observed less expected events of each group and their covariance. No time leaves the site,
+Each site sends observed less expected events of each group and their covariance. No time leaves the site,
 and hospitals with different survival do not disturb the comparison.
 """
 
@@ -30,7 +30,6 @@ class LogRank:
         statistic: Chi-squared statistic.
         degrees: Degrees of freedom: groups with rows at risk, less one.
         p: p-value.
-        is_stratified: True: groups were compared within sites, and the sites' sums added.
     """
 
     groups: tuple[str, ...]
@@ -39,7 +38,6 @@ class LogRank:
     statistic: float
     degrees: int
     p: float
-    is_stratified: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Return the test as JSON values."""
@@ -87,24 +85,7 @@ def compare_within_sites(groups: Sequence[str], *, least: int = 1) -> Fit[LogRan
         {"observed": (g,), "expected": (g,), "covariance": (g, g)},
         step="log-rank test within sites",
     )
-    return _test(groups, total["observed"], total["expected"], total["covariance"], is_stratified=True, least=least)
-
-
-def compare_by_counts(counts: TimeCounts, groups: Sequence[str]) -> LogRank:
-    """Test that groups have the same survival, from counts by day.
-
-    Args:
-        counts: Events and censored rows of each group by day.
-        groups: Names of the groups.
-
-    Returns:
-        The test.
-
-    Raises:
-        BadInput: Fewer than two groups.
-    """
-    _check_groups(groups)
-    return _test(groups, *score_groups(counts), is_stratified=False)
+    return _test(groups, total["observed"], total["expected"], total["covariance"], least=least)
 
 
 def score_groups(counts: TimeCounts) -> tuple[Array, Array, Array]:
@@ -129,8 +110,7 @@ def _test(
     expected: Array,
     covariance: Array,
     *,
-    is_stratified: bool,
-    least: int = 1,
+    least: int,
 ) -> LogRank:
     from scipy import special
 
@@ -148,7 +128,6 @@ def _test(
         statistic,
         degrees,
         p,
-        is_stratified,
     )
 
 

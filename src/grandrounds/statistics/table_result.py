@@ -217,13 +217,14 @@ class TableOne:
         return stream.getvalue()
 
     def to_latex(self) -> str:
-        """Return the printed table as a LaTeX tabular with booktabs' rules."""
+        """Return the printed table as a LaTeX tabular with booktabs' rules, and its footnotes below it."""
         header = self.header()
         lines = [f"\\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}", "\\toprule"]
         lines.append(" & ".join(map(_escape, ["Variable", "Level", *header[2:]])) + " \\\\")
         lines.append("\\midrule")
         lines += [" & ".join(map(_escape, row)) + " \\\\" for row in _drop_repeats(self.rows())]
-        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+        below = [f"\\par{{\\footnotesize {_escape(note)}}}" for note in self.footnotes()]
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *below, ""])
 
     def summary(self, *, width: int | None = None) -> str:
         """Return the table as text, with the reasons for what it does not show.

@@ -167,8 +167,7 @@ def brier_over_time(scores: SurvivalScores, *, unit: str = "") -> Figure:
 def describe_log_rank(test: LogRank) -> str:
     """Describe a log-rank test in one clause, for notes and tables."""
     p = "p < 0.0001" if test.p < 1e-4 else f"p = {test.p:.4f}"
-    where = "log-rank test stratified by site" if test.is_stratified else "log-rank test"
-    return f"{where}: chi-squared {test.statistic:.2f} with {test.degrees} df, {p}"
+    return f"log-rank test stratified by site: chi-squared {test.statistic:.2f} with {test.degrees} df, {p}"
 
 
 def choose_ticks(end: float, most: int = _MOST_TICKS) -> list[float]:
