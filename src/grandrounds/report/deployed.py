@@ -19,7 +19,7 @@ from grandrounds.methods.personal.parts import (
     describe_candidate,
     describe_choice,
 )
-from grandrounds.metrics.fairness import decision_metric, deployed_scores, is_defined
+from grandrounds.metrics.fairness import MIN_ROWS, decision_metric, deployed_scores, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS
 from grandrounds.report.hospitals import WORSE, compare_hospitals
@@ -69,7 +69,7 @@ class Deployed:
         final: Figures of the common model over all test rows.
         sites: The hospitals with test rows, harmed ones first, then by the change of their loss, the least gain first.
         worse: Hospitals where decisions by the deployed model are clearly worse than no model (`report.hospitals`).
-        judged: Number of hospitals whose decisions were compared with no model.
+        judged: Number of hospitals with enough test patients to compare their decisions with no model.
         rows: Rows of each hospital by use: "train", "test".
     """
 
@@ -114,7 +114,7 @@ def read_deployed(summary: Mapping[str, Any]) -> Deployed | None:
         return found
     choices, harmed, tested = personal.get("choices") or {}, personal.get("harmed") or (), personal.get("tested") or ()
     compared = compare_hospitals(summary)
-    judged = [] if compared is None else [h for h in compared.tested if h.verdict]
+    judged = [] if compared is None else [h for h in compared.tested if h.verdict and h.test_rows >= MIN_ROWS]
     worse = tuple(h.name for h in judged if h.verdict == WORSE)
     sites = []
     for site, figures in personal["per_site"].items():
