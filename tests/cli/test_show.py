@@ -190,6 +190,16 @@ def test_the_summary_of_a_run_says_whom_it_trusts_least(by_trust, shown):
     assert "trust in the last round" not in shown_without_trust(told, by_trust)
 
 
+def test_the_summary_of_a_run_that_weighs_by_explanations_has_their_drift(shown, tmp_path):
+    plan = {"data": {"label": "died", "site": "hospital"}, "reference": {"rows": {"rows": 30}}, "method": {"rounds": 1}}
+    frame = pytest.importorskip("pandas").DataFrame(dict(patients([80, 70, 60]).columns))
+    for name in ("sse-agg", "fedavg"):
+        run = gr.run(gr.Experiment.parse(plan), method=name, table=frame, out=tmp_path / name)
+        text = " ".join(shown(run.folder).split())
+        drift = run.summary["explanation"]["training"]["drift"]
+        assert (f"differ by): {drift:.3f} (scale 0 to 2" in text) == (name == "sse-agg")
+
+
 def shown_without_trust(told, run):
     """The same summary as a run without trust has it."""
     from rich.console import Console

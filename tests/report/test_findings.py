@@ -84,6 +84,11 @@ def test_the_worst_site_and_chance():
     assert any(line.startswith("The difference of 0.050 may be chance (95% CI -0.1") for line in lines)
     steep = {"a": figures(100, 30, 0.84, auroc=0.7, half=0.5), "b": figures(100, 30, 0.86, auroc=0.9, half=0.1)}
     assert any("(95% CI -0.100 to" in line for line in describe_findings(summary(final, steep))), "an AUROC is 1 at most"
+    same = {"a": figures(100, 30, 0.9, auroc=1.0, half=0.0), "b": figures(100, 30, 0.9, auroc=1.0, half=0.0)}
+    lines = describe_findings(summary(final, {**same, "c": figures(5, 2, 0.5)}))
+    assert "No difference between the 2 sites that can be compared: AUROC 1.000." in lines
+    assert "1 of 3 sites has too few test rows to be compared." in lines
+    assert not any("worst" in line or "0.000" in line for line in lines), "no site is worst among equals"
     far = {**near, "a": figures(100, 30, 0.84, auroc=0.6, half=0.1)}
     lines = describe_findings(summary(final, far))
     assert any(line.startswith("The model is not equally good at every site: a is worst") for line in lines)

@@ -242,7 +242,8 @@ def _reference_hint(arm: Arm, first: Arm) -> str:
     sets = [_set_aside(next(iter(each.runs.values()))) for each in (arm, first)]
     if sum(map(bool, sets)) != 1:
         return ""
-    (name, rows), without = next(s[0] for s in sets if s), (first if sets[0] else arm).label
+    name, rows = next(each[0] for each in sets if each)
+    without = next(iter((first if sets[0] else arm).runs.values())).plan["method"]["name"]
     return f"; run {without} with --set reference.{name}.rows={rows} too, so that the same rows are set aside"
 
 

@@ -73,8 +73,10 @@ def _verdict(pair: PairedTest, metric: str) -> str:
 
 
 def _gap(pair: PairedTest) -> str:
+    if pair.difference == 0 and math.isnan(pair.p):
+        return "equal in all pairs"
     interval = "" if math.isnan(pair.low) else f" ({pair.low:+.4f} to {pair.high:+.4f})"
-    p = "the same in all runs" if math.isnan(pair.p) else "p < 0.001" if pair.p < 0.001 else f"p = {pair.p:.2g}"
+    p = "the same in all pairs" if math.isnan(pair.p) else "p < 0.001" if pair.p < 0.001 else f"p = {pair.p:.2g}"
     return f"{pair.difference:+.4f}{interval}, {p}"
 
 

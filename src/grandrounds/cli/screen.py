@@ -179,7 +179,7 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         console: The terminal.
         summary: The summary of the run.
         sites: Sites to print at most.
-        verbose: Print every score, the drift of explanations, trust and cost as well.
+        verbose: Print every score, the features and drift of explanations, trust and cost as well.
     """
     findings = describe_findings(summary)
     for sentence in findings:
@@ -205,8 +205,8 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
     for line in maps_lines(summary.maps or {}):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _show_explanations(console, summary, verbose=verbose)
     if verbose:
-        _show_explanations(console, summary)
         _show_cost(console, summary)
     if summary.stopped:
         early = "" if summary.stopped.startswith(ENDED) else "stopped early: "
@@ -418,10 +418,17 @@ def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
     return ", ".join(parts) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
 
 
-def _show_explanations(console: Console, summary: RunSummary) -> None:
-    """Print the features that the model relies on, and how much explanations differ between sites."""
+def _show_explanations(console: Console, summary: RunSummary, *, verbose: bool) -> None:
+    """Print the features that the model relies on, and how much explanations differ between sites.
+
+    Without `verbose` only the drift, of methods that weigh sites by it.
+    """
+    from grandrounds.methods.sse_agg.method import SSEAgg
+
     explanation = summary.explanation
-    if "top" in explanation:
+    if not verbose and summary.method != SSEAgg.name:
+        return
+    if verbose and "top" in explanation:
         shares = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
         console.print(f"feature attributions ({explanation['explainer']}): {shares}", highlight=False)
     for kind, label in (

@@ -265,6 +265,12 @@ def _compare_sites(summary: Figures) -> Iterator[str]:
     mean = sum(w * s.value for w, s in zip(weights, others, strict=True))
     error = math.hypot(worst.error, *(w * s.error for w, s in zip(weights, others, strict=True)))
     gap, half = mean - worst.value, _z(len(scores)) * error
+    few = len(per_site) - len(scores)
+    too_few = [f"{few} of {len(per_site)} sites {'have' if few > 1 else 'has'} too few test rows to be compared."] if few else []
+    if f"{worst.value:.3f}" == f"{mean:.3f}":
+        yield f"No difference between the {len(scores)} sites that can be compared: {metric} {mean:.3f}."
+        yield from too_few
+        return
     clear = gap - half > _CLOSE
     verdict = "The model is not equally good at every site" if clear else "No clear difference between sites"
     rest = f"{others[0].site} has" if len(others) == 1 else f"the mean of the other {len(others)} is"
@@ -273,9 +279,7 @@ def _compare_sites(summary: Figures) -> Iterator[str]:
     adjusted = f"95% CI {low:.3f} to {high:.3f}, adjusted for {len(scores)} sites"
     chance = "is larger than chance explains" if clear else "may be chance"
     yield f"The difference of {gap:.3f} {chance} ({adjusted})."
-    few = len(per_site) - len(scores)
-    if few:
-        yield f"{few} of {len(per_site)} sites {'have' if few > 1 else 'has'} too few test rows to be compared."
+    yield from too_few
 
 
 def _site_scores(per_site: Mapping[str, Figures]) -> tuple[str, list[_SiteScore]]:
