@@ -29,7 +29,8 @@ def classification(
     scores = {
         "count": 400.0, "events": 100.0, "accuracy": 0.9, "decision_accuracy": 0.85, "majority": 0.75, "auroc": 0.85,
         "auroc_low": 0.8, "auroc_high": 0.9, "sensitivity": 0.8, "specificity": 0.87, "ppv": 0.67, "npv": 0.93,
-        "log_loss": 0.3, "ece": 0.02, "calibration_slope": 1.02, "calibration_intercept": -0.01, "calibration_in_the_large": -0.01,
+        "log_loss": 0.3, "ece": 0.02, "calibration_slope": 1.02, "calibration_intercept": -0.01,
+        "calibration_in_the_large": -0.01,
     }  # fmt: skip
     site = scores | {"count": 130.0, "events": 33.0, "auroc_low": 0.75, "auroc_high": 0.95}
     values = {

@@ -74,6 +74,6 @@ def _calibration_by_site(summary: RunSummary) -> list[str]:
     return [
         "<h3>Calibration by hospital</h3>",
         "<p>Ideal: calibration in the large 0 (below 0 risks are too high on average) and slope 1 (below 1 risks are too "
-        "extreme). Before a hospital uses the card, it should look at its own line. With few events the values are uncertain.</p>",
+        "extreme). Before a hospital uses the card, it should look at its own line. With few events values are uncertain.</p>",
         table(head, rows),
     ]
