@@ -230,3 +230,27 @@ def test_one_extreme_patient_is_not_evidence():
     x[0, 3], target[0] = 40.0, 1.0
     found = find(SiteRows(rows.loss, rows.scores, target, x, rows.units))
     assert not found[3].differs and found[3].p > 0.05
+
+
+def separated(events: int, *, seed: int = 0, n: int = 45) -> SiteRows:
+    """A hospital whose few events have a far higher common score than all other patients: the model is sure, and right."""
+    rng = generator(seed, purpose="rows of a hospital")
+    x = rng.normal(size=(n, COLUMNS))
+    x[:events, 0] += 2.0
+    target = (np.arange(n) < events).astype(float)
+    score = np.where(target > 0, 20.0, -20.0) + rng.normal(size=n)
+    return SiteRows("cross_entropy", score[:, None], target[:, None], x, np.arange(n))
+
+
+def test_two_events_that_the_model_tells_apart_are_no_difference():
+    """The permuted statistics differed by rounding alone, and p was 0.001 beside an interval of -3.9 to +4.0."""
+    assert find(separated(2)) is None, "too few patients with the event"
+    for seed in range(3):
+        assert named(find(separated(8, seed=seed))) == [], "every outcome is as expected: no permutation differs"
+
+
+def test_a_named_difference_has_an_interval_without_zero():
+    for seed in range(4):
+        for effect in find(site_rows(80, seed=seed, planted=1.2)):
+            if effect is not None and effect.differs:
+                assert effect.low > 0 or effect.high < 0

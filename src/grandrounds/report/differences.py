@@ -191,7 +191,7 @@ def difference_sentence(difference: Difference, site: SiteDifferences) -> str:
 def site_sentences(site: SiteDifferences) -> list[str]:
     """Describe the differences of one hospital, or state that there are none."""
     if not site.features:
-        return ["Not tested: too few patients, or outcomes that are all alike."]
+        return ["Not tested: too few patients, or too few of one outcome."]
     out = [difference_sentence(d, site) for d in (*site.found, *([site.whole] if site.whole else []))]
     if not site.found:
         out.append(NONE)
@@ -240,9 +240,15 @@ def overview_sentences(summary: RunSummary) -> list[str]:
 def _named(sites: Sequence[SiteDifferences]) -> str:
     if not sites:
         return ""
-    shown = [f"{s.site} ({', '.join(feature_name(d, s.labels) for d in s.found[:3])})" for s in sites[:6]]
+    shown = [f"{s.site} ({', '.join(_size(d, s) for d in s.found[:3])})" for s in sites[:6]]
     more = f", and {len(sites) - 6} more" if len(sites) > 6 else ""
     return f": {'; '.join(shown)}{more}"
+
+
+def _size(difference: Difference, site: SiteDifferences) -> str:
+    """Name a feature with the size of its difference: 'age +0.42 log-odds per 10 years, 95% CI +0.10 to +0.70'."""
+    size = f"{signed(difference.difference)} {effect_unit(difference, site)}"
+    return f"{feature_name(difference, site.labels)} {size}, 95% CI {interval_text(difference)}"
 
 
 ALIKE = ("none", "too few patients")

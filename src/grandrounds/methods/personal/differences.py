@@ -65,7 +65,7 @@ class Difference:
         low: Lower end of the 95% interval.
         high: Upper end.
         p: Probability of such a difference by sampling alone, corrected for the number of columns.
-        differs: Sampling alone does not explain it (p <= 0.05).
+        differs: Sampling alone does not explain it (p <= 0.05), and the interval excludes 0.
         common: Effect in the common model, in the same units.
         per: Step of a number in its original units; 0 for other inputs.
     """

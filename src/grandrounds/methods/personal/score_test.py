@@ -18,7 +18,8 @@ that is off everywhere, because it had few rounds or took hospitals for features
 - **The whole score** is one more candidate. If the common model is too timid or too bold as a whole (few rounds, a strong
   penalty), this one is found in place of many columns.
 - **Size.** The difference of the coefficient of an input, given the columns that differ, with a 95% interval (by patient where
-  patients have several rows). Intervals are not corrected for the number of columns.
+  patients have several rows). Intervals are not corrected for the number of columns. A column is named only if its interval
+  excludes 0 too. A hospital with fewer than five patients of a second class is not tested.
 
 The test uses training and validation rows; validation rows alone for models that can memorise their training rows (networks,
 trees). The common model was trained on the training rows too. That makes residuals smaller where they would show a difference:
@@ -41,6 +42,9 @@ PERMUTATIONS = 999
 LEVEL = 0.05
 FEWEST_PATIENTS = 20
 """Patients that a hospital needs for the test."""
+
+FEWEST_OF_CLASS = 5
+"""Patients of each of two classes that a hospital needs: two events that the model tells apart from all others say nothing."""
 
 FEWEST_WITH_VALUE = 5
 """Patients who need another value than the usual one; an input with fewer is not tested."""
@@ -347,6 +351,8 @@ def find_differences(
     patients = Patients(rows.units)
     if patients.movable < FEWEST_PATIENTS or not np.ptp(rows.target, axis=0).any() or not np.isfinite(rows.scores).all():
         return None
+    if rows.loss == CROSS_ENTROPY and _second_class(rows.target, patients) < FEWEST_OF_CLASS:
+        return None
     n, c = rows.scores.shape
     x, z = np.asarray(rows.x, np.float64), np.asarray(rows.scores, np.float64)
     given = SiteRows(rows.loss, z, np.asarray(rows.target, np.float64), x, rows.units)
@@ -378,6 +384,17 @@ def find_differences(
         if p[g] > LEVEL:
             p_of[g] = float(p[g])
             found.remove(g)
+
+    def measure(g: int) -> tuple[int, int, float, float]:
+        """Return output, input, difference and standard error of a found column, fitted with the other found ones."""
+        others = [i for o in found if o != g for i in candidates[o].tolist()]
+        k, i, _, _ = _largest(NullModel(given, design, others), candidates[g], patients)
+        return k, i, *_fitted(given, design, [*others, i], i, k, patients)
+
+    for g in list(found):  # a difference is named if the test and the interval of its size both exclude none
+        _, _, size, error = measure(g)
+        if abs(size) <= _Z * error:
+            found.remove(g)
     null = NullModel(given, design, [i for g in found for i in candidates[g].tolist()])
     sizes = np.append(np.where(deviation > 0, deviation, 1), 1.0)
     common = _common_coefficients(scaled, z)
@@ -387,9 +404,7 @@ def find_differences(
             out.append(None)
             continue
         if g in found:
-            others = [i for o in found if o != g for i in candidates[o].tolist()]
-            k, i, _, _ = _largest(NullModel(given, design, others), places, patients)
-            size, error = _fitted(given, design, [*others, i], i, k, patients)
+            k, i, size, error = measure(g)
         else:
             k, i, size, error = _largest(null, places, patients)
         unit = float(spread[k]) if i == x.shape[1] else float(sizes[i])
@@ -397,6 +412,12 @@ def find_differences(
         low, high = (size - _Z * error) / unit, (size + _Z * error) / unit
         out.append(Effect(size / unit, low, high, p_of[g], g in found, i, k, common_of, unit))
     return out
+
+
+def _second_class(target: Array, patients: Patients) -> int:
+    """Count the patients of the second most common class of targets (n, C): of 0 and 1 in one column, or one column a class."""
+    one_hot = np.concatenate([target, 1 - target], axis=1) if target.shape[1] == 1 else target
+    return int(np.sort((patients.sum(one_hot) > 0).sum(axis=0))[-2])
 
 
 def misfit_sums(rows: SiteRows) -> Array:
@@ -472,7 +493,7 @@ def _corrected(statistics: Array, degrees: Array) -> tuple[Array, Array]:
     the others.
     """
     mean, variance = statistics[1:].mean(axis=0), statistics[1:].var(axis=0)
-    is_tested = (degrees > 0) & (variance > 0)
+    is_tested = (degrees > 0) & (variance > _TIE**2)  # less is rounding: the model is sure of every outcome
     safe_mean, safe_variance = np.where(is_tested, mean, 1.0), np.where(is_tested, variance, 2.0)
     scale, freedom = safe_variance / (2 * safe_mean), 2 * safe_mean**2 / safe_variance
     normal = np.where(is_tested, to_normal(statistics / scale, freedom), -np.inf)
@@ -511,20 +532,27 @@ def _largest(null: NullModel, places: Array, patients: Patients) -> tuple[int, i
 def _fitted(
     rows: SiteRows, design: Array, members: Sequence[int], place: int, output: int, patients: Patients
 ) -> tuple[float, float]:
-    """Return the difference of an input with its standard error, fitted together with those of other columns."""
+    """Return the difference of an input with its standard error, fitted together with those of other columns.
+
+    Of several classes it is that from the mean of the classes.
+    """
     n, c = rows.scores.shape
     columns, w, curvature = _fit(rows, design, members)
-    at = c + c * list(members).index(place) + output
+    first_of = c + c * list(members).index(place)
+    weights = np.zeros(len(w))
+    weights[first_of + output] = 1.0
+    if c > 1:  # of several classes only differences of coefficients are in the data: compare with the mean of all classes
+        weights[first_of : first_of + c] -= 1.0 / c
     first, second = derivatives(rows.loss, rows.scores + columns @ w, rows.target)
     inverse = np.linalg.inv(curvature)
     pearson = first**2 / np.maximum(np.einsum("ncc->nc", second), _LEAST_VARIANCE)
     spread = 1.0 if rows.loss == CROSS_ENTROPY else float(pearson.sum() / max(1, n * c - len(w)))
-    variance = float(inverse[at, at]) * spread
+    variance = float(weights @ inverse @ weights) * spread
     if patients.repeated:
         sums = patients.sum(np.einsum("nc,ncq->nq", first, columns))
-        by_patient = inverse[at] @ (sums.T @ sums) @ inverse[at] * patients.count / (patients.count - 1)
+        by_patient = weights @ inverse @ (sums.T @ sums) @ inverse @ weights * patients.count / (patients.count - 1)
         variance = max(variance, float(by_patient))
-    return float(w[at]), float(np.sqrt(variance))
+    return float(weights @ w), float(np.sqrt(variance))
 
 
 def _common_coefficients(scaled: Array, scores: Array) -> Array:
