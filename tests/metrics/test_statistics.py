@@ -118,4 +118,5 @@ def test_every_metric_of_a_summary_has_a_range_or_is_known_to_have_none():
     from grandrounds.metrics.names import metric_range
 
     without = {m for m in (*DESCRIPTIONS, *SUMMARY_METRICS, GAP, WORST, WORST_AUROC) if metric_range(m) is None}
-    assert without == {"calibration_slope", "calibration_intercept"}
+    line = ("calibration_slope", "calibration_intercept", "calibration_in_the_large")
+    assert without == {f"{name}{end}" for name in line for end in ("", "_low", "_high")}
