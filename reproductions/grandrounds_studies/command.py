@@ -63,6 +63,9 @@ def reproduce(
     Prints published figure, ours (mean over seeds with a 95% interval), and a verdict on each claim; writes results.json
     and report.html. Interrupted, it goes on where it was: finished runs are not run again.
 
+    A full study takes minutes to hours on two cores, a `--quick` one seconds to minutes. Where progress cannot be drawn, as in
+    a file, it is a line for each run that ends, at most one in ten seconds.
+
     All of them: `rounds reproduce --list` shows what came out in full, `rounds reproduce --all --quick` runs small versions.
 
     Elsewhere: `rounds reproduce NAME --plans p.json` here, `python -m grandrounds_studies --from p.json --out F` there,

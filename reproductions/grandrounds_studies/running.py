@@ -77,6 +77,8 @@ def run_plans(
         failed[name] = str(error)
         say(name, str(error))
 
+    if plans:
+        progress(f"{jobs} at a time", 0, len(plans))
     run_all(plans, kept.folder / RUNS, jobs=jobs, progress=ended, failed=broken, here=study.brief)
     return failed
 

@@ -424,7 +424,7 @@ def test_runs_that_two_studies_have_in_common_are_run_once(tmp_path):
     second = conduct_study(
         figure, tmp_path / "fig-1", seeds=1, jobs=1, quick=False, progress=lambda text, done, total: ended.append(text)
     )
-    assert len(ended) == 1 and ended[0].startswith("here-fedprox-seed0")
+    assert ended[0] == "1 at a time" and len(ended) == 2 and ended[1].startswith("here-fedprox-seed0")
     assert [p.name for p in (tmp_path / "fig-1" / "runs").iterdir()] == ["here-fedprox-seed0"]
     assert second.values("here", "plain", DRIFT.name) == first.values("here", "FedAvg", DRIFT.name)
     shutil.rmtree(tmp_path / "table" / "runs")

@@ -16,6 +16,7 @@ from typer.main import get_command
 import grandrounds as gr
 from grandrounds.cli import app
 from grandrounds.cli.groups import PANELS, RENAMED
+from grandrounds.cli.screen import runs_bar
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
 from tests.support import patients
@@ -333,3 +334,19 @@ def test_an_earlier_name_of_a_setting_is_one_line_of_warning(tmp_path):
     assert "warning: engine.spread is now called engine.speed_spread\n" in said.stderr
     assert "experiment.py" not in said.stderr
     assert not rounds("resume", tmp_path / "r").stderr, "a stored plan is not warned of"
+
+
+def test_progress_over_runs_is_lines_in_a_file(capsys):
+    """A reproduction of seven minutes wrote nothing to a redirected log."""
+    clock = iter(range(1000))
+    for quiet in (False, True):
+        with runs_bar(quiet=quiet) as bar:
+            bar.get_time = lambda: float(next(clock))
+            task = bar.add_task("", total=20)
+            for k in range(20):
+                bar.update(task, advance=1, description=f"run {k + 1}")
+        lines = [line for line in capsys.readouterr().err.splitlines() if " of 20 runs after " in line]
+        if quiet:
+            assert not lines
+        else:
+            assert lines[0].startswith("1 of 20 runs") and lines[-1].endswith("run 20") and 4 < len(lines) < 20

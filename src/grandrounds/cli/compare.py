@@ -147,6 +147,7 @@ def _run(plans: Plans, out: Path, *, jobs: int, quiet: bool) -> list[Run]:
 
     with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=len(plans))
+        bar.update(task, description=f"{jobs} at a time")
 
         def show_progress(name: str, run: Run) -> None:
             bar.update(task, advance=1, description=f"{name}: {_headline(run)}")

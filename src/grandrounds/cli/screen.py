@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeE
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.core.errors import visible
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
@@ -56,6 +57,9 @@ RANKS = ("auroc_within", "auroc")
 MAIN = ("accuracy", *RANKS, "auprc", "log_loss", "ece", "sensitivity", "specificity", "ppv", "npv")
 """Metrics that are printed without --verbose."""
 
+LINE_SECONDS = 10.0
+"""Seconds between two lines on runs in a file."""
+
 ProgressEvent = Mapping[str, Any]
 """An event of a run as `runs` reports it; its keys depend on `event`: reading, start, round, ..."""
 
@@ -73,6 +77,24 @@ def number(value: float | None, digits: int = 4) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+class RunsBar(Progress):
+    """A progress bar over runs. Where it is not drawn, as in a file, it prints a line at most every `LINE_SECONDS`."""
+
+    _printed: float | None = None
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Change the task, as Rich does."""
+        super().update(task_id, **changes)
+        task = self._tasks[task_id]
+        if self.disable or self.console.is_terminal or task.total is None:
+            return
+        now = self.get_time()
+        if self._printed is None or now - self._printed >= LINE_SECONDS or task.finished:
+            self._printed = now
+            done = f"{task.completed:.0f} of {task.total:.0f} runs after {task.elapsed or 0:.0f} s"
+            self.console.print(f"{done}: {visible(task.description)}", markup=False, highlight=False, soft_wrap=True)
+
+
 def runs_bar(*, quiet: bool) -> Progress:
     """Make a progress bar over runs, with a word on the last that ended."""
     columns = (
@@ -82,7 +104,7 @@ def runs_bar(*, quiet: bool) -> Progress:
         TimeRemainingColumn(),
         plain_column("{task.description}"),
     )
-    return Progress(*columns, console=Terminal(stderr=True), disable=quiet)
+    return RunsBar(*columns, console=Terminal(stderr=True), disable=quiet)
 
 
 class Watch:
