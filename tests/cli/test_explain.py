@@ -131,7 +131,7 @@ def test_json_is_json_and_writes_nothing_unless_asked(home, rounds, tmp_path):
 def test_a_site_is_printed_beside_the_others(home, rounds):
     code, out, err = rounds("explain", home / "run", "--site", "b")
     assert (code, err) == (0, "")
-    for words in ("b: features that the common model relies on there", "other sites", "distance to the consensus", "lactate"):
+    for words in ("b: features that the common model relies on there", "other sites", "Different patients: ", "lactate"):
         assert words in out
     assert (home / "run" / "explain" / "site-b.html").exists()
     assert "measured now on 60 patients of b" in rounds("explain", home / "run", "--site", "b", "--by", "shap")[1]

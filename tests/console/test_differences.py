@@ -38,16 +38,16 @@ def test_the_page_tells_what_differs_and_where(client):
     sections = ("summary", "estimates", "hospitals", "explanations")
     text = "".join(client.get("/run", params={"run": "guarded", "section": s}).text for s in sections)
     chosen = {"run": "guarded", "section": "explanations", "figure": "differences"}
-    assert "Why hospitals differ" in text and EVIL not in text
+    assert "Do hospitals differ?" in text and EVIL not in text
     assert "+0.40 log-odds per 10" in text and "+0.10 to +0.70" in text and "0.002" in text
-    assert "1 of 2 hospitals rely on features differently from the common model" in text
+    assert "Different effects: yes; a feature has another effect than in the common model at 1 of 2 hospitals" in text
     assert "p-values are corrected for" in text and 'data-figure="differences"' in client.get("/run", params=chosen).text
-    assert "Why hospitals differ" not in client.get("/run", params={"run": "plain"}).text
+    assert "Do hospitals differ?" not in client.get("/run", params={"run": "plain"}).text
 
 
 def test_the_api_has_the_same_table_and_figure(client):
     tables = client.get("/api/run/tables", params={"run": "guarded"}).json()
-    rows = next(t["rows"] for t in tables if t["title"] == "Why hospitals differ")
+    rows = next(t["rows"] for t in tables if t["title"] == "Do hospitals differ?")
     assert rows[0][1:] == ["age", "+0.40 log-odds per 10", "+0.10 to +0.70", "+0.50", "0.002"]
     assert rows[1][:2] == ["b", "none"]
     drawn = client.get("/api/run/figure", params={"run": "guarded", "figure": "differences"}).json()

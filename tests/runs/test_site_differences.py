@@ -17,6 +17,7 @@ from grandrounds.methods.personal.differences import WHOLE_SCORE, Difference, ro
 from grandrounds.report.differences import (
     NONE,
     SiteDifferences,
+    describe_patients,
     differences_table,
     direction,
     feature_name,
@@ -70,14 +71,15 @@ def test_the_planted_difference_is_in_the_summary(run):
 
 def test_all_surfaces_use_the_same_words(run):
     sentence = site_sentences(read_differences(run.summary)["west"])[0]
-    assert sentence.startswith("Lactate counts more here: +") and "log-odds per 1 (95% CI" in sentence
+    assert sentence.startswith("Different effects: Lactate counts more here: +") and "log-odds per 1 (95% CI" in sentence
     assert "of 1,000 permutations" in sentence
     shown = differences_table(run.summary)
     assert shown is not None and shown.rows[-1][1] == "none"
     overview = overview_sentences(run.summary)[0]
-    assert "of 4 hospitals rely on features differently from the common model: " in overview and "west (lactate)" in overview
+    assert overview.startswith("Different effects: yes; ") and "of 4 hospitals" in overview and "west (lactate " in overview
     page = (run.folder / "report.html").read_text()
-    assert "Why hospitals differ" in page and shown.before[0] in page
+    assert "Do hospitals differ?" in page and shown.before[0] in page
+    assert [line.split(":")[0] for line in shown.before[:2]] == ["Different patients", "Different effects"]
     explained = CliRunner().invoke(app, ["explain", str(run.folder), "--site", "west", "--json"])
     assert explained.exit_code == 0, explained.output
     told = json.loads(explained.stdout)["personal"]
@@ -186,16 +188,16 @@ def test_the_direction_compares_with_the_common_effect(difference, common, words
 def test_sentences_are_for_clinicians():
     site = at(make())
     assert site_sentences(site) == [
-        "Age counts more here: +0.40 log-odds per 10 years (95% CI +0.10 to +0.70), +0.90 in place of +0.50; sampling alone "
-        "explains such a difference in 1 of 1,000 permutations."
+        "Different effects: Age counts more here: +0.40 log-odds per 10 years (95% CI +0.10 to +0.70), +0.90 in place of +0.50; "
+        "sampling alone explains such a difference in 1 of 1,000 permutations."
     ]
     level = make("chest_pain", "chest_pain=asymptomatic", per=0.0)
-    assert site_sentences(at(level))[0].startswith("Chest pain = asymptomatic has a higher risk here than the common model says")
+    assert "Chest pain = asymptomatic has a higher risk here than the common model says" in site_sentences(at(level))[0]
     assert feature_name(make("age", "age missing", per=0.0), ColumnLabels("heart")) == "age not measured"
     whole = make(WHOLE_SCORE, WHOLE_SCORE, difference=0.5, common=1.0, per=0.0)
     text = site_sentences(at(whole))
-    assert text[0].startswith("All features together count more here: effects are 1.50 times") and text[1] == NONE
-    assert site_sentences(at())[0].startswith("Not tested")
+    assert len(text) == 1 and "All features together count more here: effects are 1.50 times" in text[0]
+    assert site_sentences(at())[0].startswith("Different effects: not tested")
     assert site_sentences(at(make(differs=False))) == [NONE]
     days = at(make(), task="regression", label="days")
     assert "+0.40 days per 10 years" in site_sentences(days)[0]
@@ -218,3 +220,10 @@ def test_differences_are_those_of_the_event(run, tmp_path):
     assert [theirs[k] for k in ("difference", "low", "high", "common")] == pytest.approx(
         [ours[k] for k in ("difference", "low", "high", "common")], rel=0.4
     )
+
+
+@pytest.mark.parametrize(("distance", "chance", "verdict"), [(0.36, 0.14, "yes"), (0.16, 0.14, "not clear"), (0.1, 0.14, "no")])
+def test_different_patients_have_one_verdict_and_a_chance_level(distance, chance, verdict):
+    text = describe_patients(distance, chance, "of two hospitals")
+    assert text.startswith(f"Different patients: {verdict};") and "sampling alone gives 0.14" in text
+    assert describe_patients(distance, None, "of two hospitals").startswith("Different patients: not tested")

@@ -443,12 +443,8 @@ def _show_site(console: Console, reasons: SiteExplanation, top: int) -> None:
         shares = (f"{v:.1%}" for v in (c.share, c.error, c.other_sites, c.consensus))
         table.add_row(c.column, *shares, word)
     console.print(table)
-    _line(
-        console,
-        f"distance to the consensus {reasons.divergence:.2f} (scale 0 to 2; sampling alone would give {reasons.sampling:.2f}), "
-        f"number {reasons.rank} of {reasons.sites} from the farthest",
-    )
     _line(console, comparison_text(reasons))
+    _line(console, f"number {reasons.rank} of {reasons.sites} from the farthest", "dim")
     _line(console, f"{reasons.explainer} importance, {reasons.provenance}", "dim")
     for line in () if reasons.personal is None else reasons.personal.sentences:
         _line(console, line)

@@ -33,7 +33,7 @@ from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
 from grandrounds.report.calibration import describe_calibration
 from grandrounds.report.deployed import Deployed, describe_scored, read_deployed
-from grandrounds.report.differences import overview_sentences
+from grandrounds.report.differences import overview_sentences, patients_sentences
 from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.fairness import (
     describe_merged,
@@ -371,14 +371,14 @@ def _show_separate(console: Console, summary: RunSummary, *, most: int) -> None:
 
 
 def _show_personal(console: Console, summary: RunSummary, *, most: int) -> None:
-    """Print the models that sites deploy beside the common model, and why sites differ."""
+    """Print the models that sites deploy beside the common model, and whether hospitals differ."""
     found = read_deployed(summary)
     if found is None or found.stays:  # the findings say that choices and harm stay at the sites
         return
     if found.sites:
         _show_deployed(console, found, most=most)
-    for sentence in overview_sentences(summary)[:1]:
-        console.print(f"why sites differ: {sentence}", highlight=False)
+    for sentence in (*patients_sentences(summary), *overview_sentences(summary)[:1]):
+        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def _show_deployed(console: Console, found: Deployed, *, most: int) -> None:

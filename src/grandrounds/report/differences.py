@@ -15,7 +15,11 @@ from grandrounds.methods.personal.differences import WHOLE_SCORE, Difference
 from grandrounds.methods.personal.score_test import LEVEL, PERMUTATIONS
 from grandrounds.report.tables import TextTable
 
-NONE = "No feature differs more than sampling explains."
+PATIENTS, EFFECTS = "Different patients", "Different effects"
+"""Two questions: do hospitals have other patients, for whom other features matter; does a feature have another effect there?"""
+
+NONE = f"{EFFECTS}: none. No feature has another effect here, more than sampling explains."
+"""The answer for a hospital without a difference."""
 
 METHOD = (
     "Each hospital tested its columns on its own rows: does a column explain outcomes beyond the common model's score, corrected "
@@ -24,6 +28,8 @@ METHOD = (
     "the number of columns. The common model was trained on most of these rows too, so small differences may be missed."
 )
 
+_CLEAR = 1.5
+"""Distance of explanations, in units of the one that sampling gives on average, from which on hospitals are called different."""
 _ROWS = 60
 _HARDLY = 0.25  # of the other effect: one below this counts as none
 
@@ -57,6 +63,32 @@ class SiteDifferences:
     def whole(self) -> Difference | None:
         """The record of all features together, where they differ by one factor; else None."""
         return next((d for d in self.features if d.differs and d.feature == WHOLE_SCORE), None)
+
+
+def describe_patients(distance: float, chance: float | None, of: str) -> str:
+    """Answer whether patients differ, by the distance of attribution shares: with its chance level and one verdict.
+
+    Args:
+        distance: Distance of shares of features, 0 to 2.
+        chance: The distance that sampling patients gives on average; None where it is not known.
+        of: The things that are apart: "of two hospitals".
+    """
+    size = f"the shares of features {of} are {distance:.2f} apart on a scale of 0 to 2"
+    if chance is None:
+        return f"{PATIENTS}: not tested; {size}, and the distance by chance is not known."
+    verdict = "yes" if distance >= _CLEAR * chance else "not clear" if distance > chance else "no"
+    return (
+        f"{PATIENTS}: {verdict}; {size}, where sampling alone gives {chance:.2f}. Shares follow the mix of patients, also where "
+        "every feature has the same effect."
+    )
+
+
+def patients_sentences(summary: RunSummary) -> list[str]:
+    """Answer whether patients of hospitals differ; empty for a run whose final model was not explained at them."""
+    deployed = (summary.explanation or {}).get("deployed") or {}
+    if deployed.get("drift") is None:
+        return []
+    return [describe_patients(float(deployed["drift"]), deployed.get("sampling"), "of two hospitals")]
 
 
 def read_differences(summary: RunSummary) -> dict[str, SiteDifferences]:
@@ -191,11 +223,9 @@ def difference_sentence(difference: Difference, site: SiteDifferences) -> str:
 def site_sentences(site: SiteDifferences) -> list[str]:
     """Describe the differences of one hospital, or state that there are none."""
     if not site.features:
-        return ["Not tested: too few patients, or too few of one outcome."]
-    out = [difference_sentence(d, site) for d in (*site.found, *([site.whole] if site.whole else []))]
-    if not site.found:
-        out.append(NONE)
-    return out
+        return [f"{EFFECTS}: not tested; too few patients, or too few of one outcome."]
+    out = [f"{EFFECTS}: {difference_sentence(d, site)}" for d in (*site.found, *([site.whole] if site.whole else []))]
+    return out or [NONE]
 
 
 def overview_sentences(summary: RunSummary) -> list[str]:
@@ -215,10 +245,11 @@ def overview_sentences(summary: RunSummary) -> list[str]:
     if not sites:
         return []
     differing = [s for s in tested if s.found]
-    out = [f"{len(differing)} of {len(tested)} hospitals rely on features differently from the common model{_named(differing)}."]
-    if len(tested) > 1:
-        expected = LEVEL * len(tested)
-        out.append(f"If no hospital differed, chance would name at most {expected:.2g} of {len(tested)} on average.")
+    answer = "yes" if differing else "no"
+    out = [
+        f"{EFFECTS}: {answer}; a feature has another effect than in the common model at {len(differing)} of "
+        f"{len(tested)} hospitals, where chance alone names {LEVEL * len(tested):.2g} on average at most{_named(differing)}."
+    ]
     if len(sites) > len(tested):
         out.append(f"{len(sites) - len(tested)} hospitals have too few patients for the test.")
     shared = Counter((d.input, d.difference > 0) for s in differing for d in s.found)
@@ -251,6 +282,8 @@ def _size(difference: Difference, site: SiteDifferences) -> str:
     return f"{feature_name(difference, site.labels)} {size}, 95% CI {interval_text(difference)}"
 
 
+DIFFER = "Do hospitals differ?"
+"""Title of the table."""
 ALIKE = ("none", "too few patients")
 """Texts in place of a feature, at hospitals without a difference."""
 
@@ -277,10 +310,10 @@ def differences_table(summary: RunSummary) -> TextTable | None:
     rows += [(s.site, ALIKE[0] if s.features else ALIKE[1], *["–"] * 4) for s in alike]
     left_out = f"{len(rows) - _ROWS} rows are not shown; summary.json has them all." if len(rows) > _ROWS else ""
     return TextTable(
-        "Why hospitals differ",
-        ("hospital", "feature that differs", "difference", "95% CI", "common model", "p"),
+        DIFFER,
+        ("hospital", "feature with another effect", "difference", "95% CI", "common model", "p"),
         tuple(rows[:_ROWS]),
         names=2,
-        before=tuple(overview_sentences(summary)),
+        before=(*patients_sentences(summary), *overview_sentences(summary)),
         notes=(METHOD, *([left_out] if left_out else [])),
     )

@@ -6,6 +6,7 @@ from html import escape
 
 from grandrounds.analysis.case.case_page import notes_html, tiles_html
 from grandrounds.analysis.case.site import SiteExplanation
+from grandrounds.report.differences import describe_patients
 from grandrounds.report.document import Charts, document, number, table, td, text_cell
 from grandrounds.report.figure import Figure, packed_script
 from grandrounds.report.style import COLOURS, QUIET, category, labels, layout
@@ -107,15 +108,14 @@ def _personal_html(explanation: SiteExplanation) -> list[str]:
 
 
 def comparison_text(explanation: SiteExplanation) -> str:
-    """Name the columns that are more and less important here than at other sites."""
+    """Answer whether this hospital's patients differ, and name the columns that have another share here than elsewhere."""
     if explanation.flat:
         return "The model uses no column for this site's patients: its explanation there is flat."
     parts = []
     for word, columns in (("more", explanation.more), ("less", explanation.less)):
         shown = [c for c in columns if abs(c.difference) >= 0.0005]  # others would read as 0.0 points
         named = ", ".join(f"{c.column} ({100 * c.difference:+.1f} points)" for c in shown[:5])
-        parts += [f"{word.capitalize()} important here than at the other sites: {named}."] if named else []
-    text = " ".join(parts) or "No column is more or less important here than at the other sites, beyond sampling error."
-    if explanation.divergence <= explanation.sampling:
-        text += " The distance to the consensus is within sampling error."
-    return text
+        parts += [f"{word.capitalize()} important for these patients than at the other sites: {named}."] if named else []
+    named = " ".join(parts) or "No column has a larger or smaller share here than at the other sites, beyond sampling error."
+    patients = describe_patients(explanation.divergence, explanation.sampling, "here and of the consensus")
+    return f"{patients} {named}"

@@ -74,7 +74,7 @@ _FIGURE_LABELS = {
     "heat-deployed": "Features by site, final model",
     "pairs-training": "Disagreement between sites, in training",
     "pairs-deployed": "Disagreement between sites, final model",
-    "differences": "Why hospitals differ",
+    "differences": "Do hospitals differ?",
     "trust-parts": "Parts of trust",
     "nsds": "Node-specific divergence",
     "maps-sharp": "Concentration of heat maps",

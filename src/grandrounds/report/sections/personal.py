@@ -9,7 +9,7 @@ from grandrounds.core.records import RunSummary
 from grandrounds.methods.personal.parts import COMMON
 from grandrounds.report import figures
 from grandrounds.report.deployed import deployed_table, read_deployed
-from grandrounds.report.differences import ALIKE, differences_table, overview_sentences, read_differences
+from grandrounds.report.differences import ALIKE, DIFFER, differences_table, overview_sentences, read_differences
 from grandrounds.report.document import Charts
 from grandrounds.report.figures.differences import differences_forest
 
@@ -33,7 +33,7 @@ def differences_section(summary: RunSummary, charts: Charts) -> list[str]:
     """Write the section on features that differ; empty for a run without personal parts, or whose findings stay at hospitals."""
     found, sentences = differences_table(summary), overview_sentences(summary)
     if found is None:
-        return [f"<h2>Why hospitals differ</h2><p>{escape(' '.join(sentences))}</p>"] if sentences else []
+        return [f"<h2>{escape(DIFFER)}</h2><p>{escape(' '.join(sentences))}</p>"] if sentences else []
     if len(found.rows) > _MOST_ALIKE:  # the sentences count those without a difference
         found = replace(found, rows=tuple(row for row in found.rows if row[1] not in ALIKE), notes=found.notes[:1])
     drawn = differences_forest(list(read_differences(summary).values()))

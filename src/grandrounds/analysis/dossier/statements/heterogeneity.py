@@ -111,7 +111,7 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
         if is_defined(figures.get("count")) and figures["count"] > 0
     }
     found = combine_auroc(per_site)
-    if found.i2 is None or found.estimate is None or found.prediction_low is None or found.prediction_high is None:
+    if found.i2 is None or found.estimate is None:
         raise MissingFact(
             f"{len(found.sites)} of {len(per_site)} sites have an AUROC with an interval; I-squared needs three"
         )
@@ -129,13 +129,8 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
         p=facts.derive(found.q_p, rule, source, show=".3f"),
     )
     yield say(
-        "The 95% prediction interval of the AUROC at a new site is {interval}.",
-        interval=facts.derive(
-            [found.prediction_low, found.prediction_high],
-            rule,
-            source,
-            text=f"{found.prediction_low:.3f} to {found.prediction_high:.3f}",
-        ),
+        "{unseen}",
+        unseen=facts.derive([found.prediction_low, found.prediction_high], rule, source, text=found.sentence),
     )
     few = [site for site in found.sites if _count_rarer(per_site[site]) < _FEW]
     if few:
