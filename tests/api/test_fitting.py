@@ -260,3 +260,9 @@ def test_a_fraction_as_a_count_is_refused_with_the_option_that_there_is(tmp_path
     with refused("label-not-counts") as e:
         gr.glm(frame, label="half", features=["age"], site="hospital", family="poisson", out=tmp_path / "run")
     assert "--family linear" in str(e.value) and "--task" not in str(e.value)
+
+
+def test_copies_are_told_of_a_fit_without_test_rows(tmp_path):
+    twice = pd.concat([heart(), heart()[:3]], ignore_index=True)
+    with pytest.warns(gr.GrandRoundsWarning, match="rows are copies of another row: copies count twice"):
+        gr.glm(twice, label="disease", features=["age"], site="hospital", out=tmp_path / "run")

@@ -79,7 +79,7 @@ def column_warnings(data: Dataset, *, plan: Plan) -> list[str]:
 def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Plan) -> list[str]:
     """Warn of rows by counting them: copies, and patients on two sides of the split."""
     return [
-        *_warn_copies(data.table),
+        *_warn_copies(data.table, is_tested=any(len(r.test) or len(r.val) for r in rows)),
         *survival_warnings(data),
         *_warn_shared_patients(data, rows, unit=plan.split.by),
         *_warn_mostly_numbers(data),
@@ -291,10 +291,14 @@ def _warn_spellings(data: Dataset) -> list[str]:
     return out
 
 
-def _warn_copies(table: Table) -> list[str]:
+def _warn_copies(table: Table, *, is_tested: bool) -> list[str]:
     """Find rows that are the same in every column, where their values are rare enough to tell patients apart.
 
     A row counts as a copy by chance as often as its values are frequent, if columns had no relation; gaps tell nothing.
+
+    Args:
+        table: The table.
+        is_tested: The run holds rows back for a test; a regression is fitted to all.
     """
     codes = [_number_values(values) for values in table.columns.values()]
     rows_as_bytes = np.ascontiguousarray(np.stack(codes, axis=1)).view([("", np.int32)] * len(codes)).ravel()
@@ -309,7 +313,8 @@ def _warn_copies(table: Table) -> list[str]:
     if not (chance < _CERTAIN).any() and (chance < _UNLIKELY).sum() < max(3, _COPIES * len(table)):
         return []
     rows = "1 row is a copy" if len(copies) == 1 else f"{len(copies)} rows are copies"
-    return [f"{rows} of another row: copies land in training and in test and flatter the figures; remove them"]
+    harm = "land in training and in test and flatter the figures" if is_tested else "count twice and make intervals too short"
+    return [f"{rows} of another row: copies {harm}; remove them"]
 
 
 def _number_values(values: Array) -> Array:
