@@ -77,7 +77,7 @@ def test_the_page_shows_what_the_command_prints(tmp_path):
     command = next(line for line in page.splitlines() if line.startswith("$ rounds fit glm heart"))
     done = rounds(*command.split()[2:], cwd=tmp_path)
     assert done.stdout in page
-    assert len(page.split()) <= 2300
+    assert len(page.split()) <= 2200
 
 
 def test_json_and_quiet(table, tmp_path):
