@@ -173,7 +173,7 @@ class Comparison:
 
     @property
     def conclusion(self) -> list[str]:
-        """What the paired tests say of the headline metric: of the methods, and of the first against hospitals alone."""
+        """The conclusion of the paired tests in the headline metric: of the methods, and of the first against hospitals alone."""
         from grandrounds.analysis.conclusion import describe_conclusion
 
         return describe_conclusion(self)

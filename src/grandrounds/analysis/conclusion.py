@@ -1,4 +1,4 @@
-"""What a comparison shows, in one or two sentences: which arms differ from the first beyond chance."""
+"""Conclusion of a comparison, in one or two sentences: the arms that differ from the first beyond chance."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 
 ADD_ROWS = "add [reference.rows] with rows = 200 (--set reference.rows.rows=200)"
-"""What to do where a method needs reference rows."""
+"""Fix for an experiment whose method needs reference rows."""
 
 USUAL = "anchor"
 """Default name of the anchor set, if several sets are sent and none is named."""

@@ -22,7 +22,7 @@ LAST = "last"
 """`Event.source` of a run of version 0.1, whose event is the last of the two classes."""
 
 ONE_AGAINST_OTHERS = "for one class against the others add a column of two values to the table, and name it with --label"
-"""What helps where a label has three values or more, and two are needed."""
+"""Fix for a label of three values or more where two are needed."""
 
 _CLASSES_SHOWN = 8
 

@@ -1,4 +1,4 @@
-"""What a run finds at its start and writes into its plan: the task, kinds and hash of the rows, the decimal mark, the sites.
+"""Facts that a run finds at its start and writes into its plan: the task, kinds and hash of the rows, decimal mark, sites.
 
 A plan asked for leaves these open. `adopt_facts` gives it those of a run that has begun, so that the two can be compared and
 the run continued.

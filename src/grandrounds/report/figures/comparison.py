@@ -287,7 +287,7 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _from_zero(metric: str) -> dict[str, str]:
-    """Keep an axis from negative values that a metric cannot have: counts that are all 0 would stand between -1 and 1."""
+    """Keep an axis from negative values that a metric cannot have: the axis of counts that are all 0 would go from -1 to 1."""
     limits = metric_range(metric)
     return {"rangemode": "nonnegative"} if limits is not None and limits[0] >= 0 else {}
 
