@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.report import figures
-from grandrounds.report.deployed import deployed_table, deployed_tile, describe_harm, describe_rule, read_deployed
+from grandrounds.report.deployed import (
+    deployed_table,
+    deployed_tile,
+    describe_deployed,
+    describe_harm,
+    describe_rule,
+    read_deployed,
+)
 from grandrounds.report.document import Charts
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.personal import deployed_section
@@ -41,8 +48,8 @@ def test_a_harmed_hospital_is_first_and_has_its_figures():
     assert found is not None
     assert [(s.site, s.harmed) for s in found.sites] == [("b", True), ("a", False), (EVIL, None)]
     assert describe_harm(found) == [
-        "1 hospital is clearly worse off: the deployed model is clearly worse than a model of the hospital's own rows alone or its "
-        "most common class at 1 of 2 hospitals (log loss), and its decisions are clearly worse than no model at 0 of 3 (95% "
+        "1 hospital is clearly worse off: the deployed model is clearly worse than a model of the hospital's own rows alone or "
+        "its most common class at 1 of 2 hospitals (log loss), and its decisions are clearly worse than no model at 0 of 3 (95% "
         "intervals).",
         "b deploys the common model: accuracy 68% (common model 70%), log loss 0.650 (common model 0.600); always its most "
         "common class: 80%.",
@@ -104,6 +111,12 @@ def test_the_figure_has_a_line_from_the_common_to_the_deployed_loss():
     assert [line["x"][:3], line["x"][-3:]] == [[0.5, 0.3, None], [0.6, 0.65, None]], "the largest gain first"
     assert common["x"] == [0.5, 0.4, 0.6] and deployed["x"] == [0.3, 0.35]
     assert harmed["y"] == ["b"] and harmed["name"] == "deployed, harmed"
+
+
+def test_accuracies_at_two_thresholds_say_so():
+    personal = {**PERSONAL, "threshold": 0.485}
+    found = read_deployed({"final": scores(0.5, 0.75), "per_site": COMMON, "personal": personal, "threshold": 0.52})
+    assert "at a threshold of 48.5% (common model 75% at 52%)" in describe_deployed(found)[0]
 
 
 def test_the_summary_of_a_report_mentions_harmed_hospitals_once():
