@@ -70,6 +70,12 @@ def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
     assert "does NOT verify" in said and "It verifies" not in said
 
 
+def test_a_model_of_several_classes_flags_no_event(run):
+    several = replace(run.summary, event=None, classes=("a", "b", "c"))
+    text = board_page(run, summary=several)
+    assert "the class with the highest probability" in text and "flagged as" not in text
+
+
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chrome or Chromium to print with")
 def test_the_pdf_is_printed_with_its_figures(run):
     told = rounds("report", run.folder, "--pdf", "--use", "To triage.")

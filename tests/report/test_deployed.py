@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.report import figures
-from grandrounds.report.deployed import deployed_table, deployed_tile, describe_harm, describe_rule, read_deployed
+from grandrounds.report.deployed import (
+    deployed_table,
+    deployed_tile,
+    describe_deployed,
+    describe_harm,
+    describe_rule,
+    read_deployed,
+)
 from grandrounds.report.document import Charts
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.personal import deployed_section
@@ -104,6 +111,12 @@ def test_the_figure_has_a_line_from_the_common_to_the_deployed_loss():
     assert [line["x"][:3], line["x"][-3:]] == [[0.5, 0.3, None], [0.6, 0.65, None]], "the largest gain first"
     assert common["x"] == [0.5, 0.4, 0.6] and deployed["x"] == [0.3, 0.35]
     assert harmed["y"] == ["b"] and harmed["name"] == "deployed, harmed"
+
+
+def test_accuracies_at_two_thresholds_say_so():
+    personal = {**PERSONAL, "threshold": 0.485}
+    found = read_deployed({"final": scores(0.5, 0.75), "per_site": COMMON, "personal": personal, "threshold": 0.52})
+    assert "at a threshold of 48.5% (common model 75% at 52%)" in describe_deployed(found)[0]
 
 
 def test_the_summary_of_a_report_mentions_harmed_hospitals_once():

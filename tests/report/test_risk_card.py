@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -17,6 +18,7 @@ from grandrounds.report.risk_card import (
     list_bands,
     read_card,
     risk_card_page,
+    risk_text,
     total_text,
 )
 
@@ -65,6 +67,15 @@ def test_bands_list_the_points_of_every_value_of_a_column():
 
 def test_totals_read_as_ranges():
     assert [total_text(t, CARD) for t in CARD.totals] == ["1 or less", "2", "3 or more"]
+
+
+def test_a_risk_that_its_patients_alone_do_not_show_is_explained_in_the_table():
+    """0 of 14 patients had the event at a total with a printed risk of 24.7%: the line through all totals gives it."""
+    drawn = RiskRange(2, 2, 14, 0, 0.247, 0.1, 0.48)
+    assert risk_text(drawn) == "24.7% *" and "*" not in risk_text(CARD.totals[1])
+    card = replace(RECORD, card=replace(CARD, totals=(CARD.totals[0], drawn, CARD.totals[2])))
+    assert "0 of 14 at 2" in card.remarks[0] and card.remarks[1:] == ("A note.",)
+    assert RECORD.remarks == RECORD.notes
 
 
 def test_the_record_is_that_of_the_summary():

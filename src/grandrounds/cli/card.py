@@ -87,8 +87,7 @@ def show_card(found: RiskCard) -> None:
     from rich import box
     from rich.table import Table
 
-    from grandrounds.models.card import show_risk
-    from grandrounds.report.risk_card import NOT_MEASURED, interval_text, total_text
+    from grandrounds.report.risk_card import NOT_MEASURED, interval_text, risk_text, total_text
 
     console, record = Terminal(), found.record
     lines = Table(title=record.title, title_justify="left", box=box.SIMPLE_HEAD)
@@ -103,13 +102,13 @@ def show_card(found: RiskCard) -> None:
     for total in record.card.totals:
         totals.add_row(
             total_text(total, record.card),
-            show_risk(total.risk),
+            risk_text(total),
             interval_text(total),
             f"{total.rows:,}",
             f"{total.events:,}",
         )
     console.print(totals)
-    for sentence in (record.source, NOT_MEASURED, *record.notes):
+    for sentence in (record.source, NOT_MEASURED, *record.remarks):
         console.print(sentence, style="dim", soft_wrap=True)
     console.print(found.performance.line, soft_wrap=True)
     for note in found.performance.notes:

@@ -204,7 +204,9 @@ def _decision_facts(summary: RunSummary) -> dict[str, str]:
     """Name the threshold of decisions; empty for a model that was not tested, or predicts no class."""
     if not has_test_rows(summary) or not is_classification(summary) or summary.threshold is None:
         return {}
-    flagged = Event.from_dict(summary.event).title if summary.event else "an event"
+    if not summary.event:
+        return {"decision": "the class with the highest probability"}
+    flagged = Event.from_dict(summary.event).title
     return {"decision": f"flagged as {flagged} at a risk of {percent(summary.threshold)} or more"}
 
 

@@ -23,7 +23,7 @@ from grandrounds.metrics.fairness import MIN_ROWS, decision_metric, deployed_sco
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS
 from grandrounds.report.hospitals import WORSE, compare_hospitals
-from grandrounds.report.outcome import format_score, task_of_run
+from grandrounds.report.outcome import format_score, percent, task_of_run
 from grandrounds.report.tables import TextTable
 
 Values = Mapping[str, Any]
@@ -71,6 +71,7 @@ class Deployed:
         worse: Hospitals where decisions by the deployed model are clearly worse than no model (`report.hospitals`).
         judged: Number of hospitals with enough test patients to compare their decisions with no model.
         rows: Rows of each hospital by use: "train", "test".
+        threshold: Threshold of the common model; that of the deployed ones is in `settings`.
     """
 
     task: str
@@ -80,6 +81,7 @@ class Deployed:
     worse: tuple[str, ...] = ()
     judged: int = 0
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    threshold: float | None = None
 
     @property
     def stays(self) -> bool:
@@ -109,7 +111,8 @@ def read_deployed(summary: Mapping[str, Any]) -> Deployed | None:
     personal = summary.get("personal")
     if not personal:
         return None
-    found = Deployed(task_of_run(summary), personal, summary.get("final") or {}, rows=summary.get("rows") or {})
+    final, rows = summary.get("final") or {}, summary.get("rows") or {}
+    found = Deployed(task_of_run(summary), personal, final, rows=rows, threshold=summary.get("threshold"))
     if personal["stays"] or "per_site" not in personal:
         return found
     choices, harmed, tested = personal.get("choices") or {}, personal.get("harmed") or (), personal.get("tested") or ()
@@ -214,7 +217,11 @@ def _changes(found: Deployed, after: Values, before: Values) -> str:
     clauses = [f"{metric_label(found.loss)} {_score(found.loss, after)} ({base} {_score(found.loss, before)})"]
     if found.task == CLASSIFICATION:
         right = [_percent(decision_metric("accuracy", figures)) for figures in (after, before)]
-        return ", ".join([f"accuracy {right[0]} ({base} {right[1]})", *clauses])
+        at = [found.settings.get("threshold"), found.threshold]
+        if all(t in (None, 0.5) for t in at):
+            return ", ".join([f"accuracy {right[0]} ({base} {right[1]})", *clauses])
+        here, there = (percent(0.5 if t is None else float(t)) for t in at)
+        return ", ".join([f"accuracy {right[0]} at a threshold of {here} ({base} {right[1]} at {there})", *clauses])
     metric = HEADLINE[found.task]
     return ", ".join([*clauses, f"{metric_label(metric)} {_score(metric, after)} ({base} {_score(metric, before)})"])
 

@@ -61,6 +61,19 @@ class CardRecord:
         ends = f"{show_risk(low.risk)} at a total of {low.last} or less to {show_risk(high.risk)} at {high.first} or more"
         return f"The risk card has {len(self.card.terms)} lines; most points: {named}. Risks go from {ends}."
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes of the fit, and one on totals whose patients alone have another share of events than the printed risk."""
+        drawn = [t for t in self.card.totals if is_drawn(t)]
+        if not drawn:
+            return self.notes
+        named = ", ".join(f"{t.events:,} of {t.rows:,} at {total_text(t, self.card)}" for t in drawn)
+        return (
+            f"* The patients at this total alone had another share of events ({named}): they are few, so the printed risk is "
+            "mostly that of the line through all totals.",
+            *self.notes,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, for a page or another program."""
         return {
@@ -230,6 +243,16 @@ def total_text(total: RiskRange, card: Card) -> str:
     if last:
         return f"{total.first} or more"
     return str(total.first) if total.first == total.last else f"{total.first} to {total.last}"
+
+
+def risk_text(total: RiskRange) -> str:
+    """Write a printed risk, with a star where the patients at that total alone say something else: "24.7% *"."""
+    return f"{show_risk(total.risk)} *" if is_drawn(total) else show_risk(total.risk)
+
+
+def is_drawn(total: RiskRange) -> bool:
+    """Tell whether the share of patients with the event at a total is outside the interval of its printed risk."""
+    return total.rows > 0 and not total.low <= total.events / total.rows <= total.high
 
 
 def interval_text(total: RiskRange) -> str:

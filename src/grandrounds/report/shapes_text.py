@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from grandrounds.core.errors import visible
-from grandrounds.models.card import show_risk
 from grandrounds.report.estimates import disclosure_sentence
-from grandrounds.report.risk_card import CardRecord, interval_text, read_card, total_text
+from grandrounds.report.risk_card import CardRecord, interval_text, read_card, risk_text, total_text
 from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows, read_shapes
 from grandrounds.report.trees import TreesRecord, exchange_facts, read_trees, trees_facts
 
@@ -92,11 +91,11 @@ def card_text(record: CardRecord) -> str:
     lines = [visible(record.title), visible(record.source), ""]
     lines += _table([("applies to the patient", "points"), *((visible(t.text), f"{t.points:+d}") for t in record.card.terms)])
     rows = [
-        (total_text(t, record.card), show_risk(t.risk), interval_text(t), f"{t.rows:,}", f"{t.events:,}")
+        (total_text(t, record.card), risk_text(t), interval_text(t), f"{t.rows:,}", f"{t.events:,}")
         for t in record.card.totals
     ]
     lines += ["", *_table([("total", "risk", "95% CI", "patients", "events"), *rows])]
-    lines += [f"note: {visible(note)}" for note in record.notes]
+    lines += [f"note: {visible(note)}" for note in record.remarks]
     sentence = disclosure_sentence(record.exchanges)
     return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
 

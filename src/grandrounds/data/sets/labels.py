@@ -92,7 +92,7 @@ class ColumnLabels:
 NO_LABELS = ColumnLabels()
 """Labels of a table about which nothing is known."""
 
-_CLASSES = {("breast-cancer", "malignant"): "malignant tumour"}
+_CLASSES = {("breast-cancer", "malignant"): "malignant tumour", ("ham10000", "malignant"): "malignant lesion"}
 """Names of events by data set and class."""
 
 _HEART = {

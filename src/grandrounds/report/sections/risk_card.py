@@ -6,12 +6,11 @@ from html import escape
 
 from grandrounds.core.records import RunSummary
 from grandrounds.metrics.fairness import rank_sites
-from grandrounds.models.card import show_risk
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, table, td, text_cell
 from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.figures.card import nomogram
-from grandrounds.report.risk_card import NOT_MEASURED, CardRecord, interval_text, read_card, total_text
+from grandrounds.report.risk_card import NOT_MEASURED, CardRecord, interval_text, read_card, risk_text, total_text
 from grandrounds.report.trees import exchange_facts
 
 IS_THE_MODEL = "The card is the model: the program's risk of a patient is the printed risk of the sum of points."
@@ -27,7 +26,7 @@ def risk_card_section(summary: RunSummary, charts: Charts) -> list[str]:
     return [
         "<h2>Risk card</h2>",
         f"<p>{escape(record.source)} {IS_THE_MODEL} {escape(NOT_MEASURED)}</p>",
-        *[f"<p>{escape(note)}</p>" for note in record.notes],
+        *[f"<p>{escape(note)}</p>" for note in record.remarks],
         f"<div class='charts'><section>{_points(record)}</section><section>{_risks(record)}</section></div>",
         f"<figure class='nomogram'>{nomogram(record.card)}</figure>",
         charts.place(figures.risk_by_total(record), wide=True),
@@ -46,7 +45,7 @@ def _points(record: CardRecord) -> str:
 def _risks(record: CardRecord) -> str:
     rows = [
         [
-            *(_unbroken(total_text(t, record.card)), td(show_risk(t.risk)), _unbroken(interval_text(t))),
+            *(_unbroken(total_text(t, record.card)), td(risk_text(t)), _unbroken(interval_text(t))),
             *(td(f"{t.rows:,}"), td(f"{t.events:,}")),
         ]
         for t in record.card.totals
