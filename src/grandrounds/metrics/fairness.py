@@ -192,7 +192,9 @@ def deployed_scores(summary: Summary) -> Summary:
         return summary
     theirs = {key: personal[key] for key in DEPLOYED_SCORES if key in personal}
     shown: Any = {**summary, **theirs, "training": {}, "validation": {}, "generalisation_gap": {}}
-    return RunSummary.from_dict(shown) if isinstance(summary, RunSummary) else shown
+    if isinstance(summary, RunSummary):
+        shown = RunSummary.from_dict(shown)
+    return shown  # type: ignore[no-any-return]
 
 
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:
