@@ -76,9 +76,9 @@ def _intro(sketch: SketchRecord, kinds: Sequence[str], task: str) -> str:
     meaning = {
         "training": "<b>Training drift</b>: do the sites' models rely on different features after local training? It compares "
         "the models of a round on the same reference rows.",
-        "deployed": "<b>Deployed divergence</b>: are patients different, so that other features decide about them? It compares "
-        "explanations of the final model on each site's own patients. Whether a feature has another <i>effect</i> at a hospital "
-        "is another question, with a test of its own (<i>Do hospitals differ?</i>).",
+        "deployed": "<b>Deployed divergence</b>: are patients different, so that other features decide about them? It "
+        "compares explanations on each site's own patients. Whether a feature has another effect at a hospital is another "
+        "question, with a test of its own (Do hospitals differ?).",
     }
     both = "The two measures answer different questions; do not compare one with the other." if len(kinds) > 1 else ""
     how = f"Explanations are by {escape(str(sketch['explainer']).replace('_', ' '))}"
