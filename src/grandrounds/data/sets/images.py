@@ -160,6 +160,7 @@ def ham10000() -> ImageSet:
             f"{npz} and {meta} list different images; put both publisher's files in place", code="unexpected-file"
         )
     columns = {name: to_text(values) for name, values in table.columns.items()}
+    columns["sex"] = np.where(columns["sex"] == "unknown", "sex unknown", columns["sex"])  # groups have no column's name
     return replace(images, patient=columns["lesion_id"], columns=columns)
 
 
