@@ -83,7 +83,7 @@ def test_the_document_of_a_locked_page_has_no_patient_and_back_brings_none(scree
     page.fill("#name", "ada")
     page.fill("#secret", PASSWORD)
     page.click("button.primary")
-    page.wait_for_selector("#patients tbody tr")
+    page.wait_for_url("**/case")
     screen.go(f"/case?run=icu&case={row}")
     assert "lactate" in page.content()
     page.clock.fast_forward(int(1000 * (LOCK - 20)))

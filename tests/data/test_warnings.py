@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.data.warnings import few_events_warnings, one_site_warnings, threshold_warnings, too_good_warnings
+from grandrounds.data.warnings import few_events_warnings, threshold_warnings, too_good_warnings
 
 
 def test_an_auroc_that_is_rarely_possible_is_pointed_out():
@@ -39,7 +39,3 @@ def test_nine_events_are_too_few_and_ten_are_not():
 def test_a_threshold_that_flags_nobody_or_everybody_is_pointed_out(sensitivity, specificity, words):
     message = threshold_warnings({"sensitivity": sensitivity, "specificity": specificity}, 0.5, 0.1)
     assert (words in message[0]) if words else message == []
-
-
-def test_one_site_is_no_federation():
-    assert one_site_warnings(["a"]) and not one_site_warnings(["a", "b"])

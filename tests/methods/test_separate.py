@@ -128,7 +128,9 @@ def test_each_site_is_judged_by_its_own_model_and_strangers_by_the_mean(tmp_path
 
 
 def in_one_place(table: Table) -> Table:
-    columns = {**table.columns, "hospital": np.full(len(table), "everybody")}
+    """All rows at one hospital, and a second one that withdraws: a run of one hospital is refused."""
+    columns = {name: np.concatenate([values, values[:9]]) for name, values in table.columns.items()}
+    columns["hospital"] = np.repeat(["everybody", "withdrawn"], [len(table), 9])
     return Table.from_mapping(columns, source=table.source)
 
 
@@ -137,7 +139,8 @@ def test_pooled_is_one_site_that_holds_all_rows(tmp_path):
     table = patients(SIZES)
     settings = {"train": {"epochs": 5, "batch": 0, "lr": 0.3}, "split": {"val": 0.0, "test": 0.0}}
     pooled = run(tmp_path / "pooled", table, method={"name": "pooled", "rounds": 3}, **settings)
-    single = run(tmp_path / "single", in_one_place(table), method={"rounds": 3}, **settings)
+    alone = {**settings, "split": {**settings["split"], "without": ["withdrawn"]}}
+    single = run(tmp_path / "single", in_one_place(table), method={"rounds": 3}, **alone)
     fedavg = run(tmp_path / "fedavg", table, method={"rounds": 3}, **settings)
     np.testing.assert_allclose(pooled.model.theta, single.model.theta, atol=1e-5)
     assert np.abs(fedavg.model.theta - single.model.theta).max() > 1e-3, "federated training is something else"

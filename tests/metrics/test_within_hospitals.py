@@ -41,6 +41,8 @@ def test_hospitals_count_by_their_pairs():
     assert found["auroc_within_high"] - found["auroc_within"] == pytest.approx(half)
     assert mean_auroc({"a": sites["a"]}) == {}  # of one hospital it is the AUROC
     assert mean_auroc({"few": sites["few"], "none": sites["none"]}) == {}
+    many = {str(k): {"count": 10.0, "events": 1.0, "auroc": None, **site} for k in range(5)}
+    assert mean_auroc({**sites, **many}) == {}, "45 of 104 test patients are at hospitals with an AUROC"
 
 
 def test_a_hospital_with_fewer_than_five_patients_of_a_class_has_no_auroc():

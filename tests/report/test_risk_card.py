@@ -73,6 +73,8 @@ def test_a_risk_that_its_patients_alone_do_not_show_is_explained_in_the_table():
     """0 of 14 patients had the event at a total with a printed risk of 24.7%: the line through all totals gives it."""
     drawn = RiskRange(2, 2, 14, 0, 0.247, 0.1, 0.48)
     assert risk_text(drawn) == "24.7% *" and "*" not in risk_text(CARD.totals[1])
+    chance = RiskRange(9, 9, 23, 23, 0.985, 0.832, 0.999)
+    assert "*" not in risk_text(chance), "23 of 23 is what a risk of 98.5% gives in most cases"
     card = replace(RECORD, card=replace(CARD, totals=(CARD.totals[0], drawn, CARD.totals[2])))
     assert "0 of 14 at 2" in card.remarks[0] and card.remarks[1:] == ("A note.",)
     assert RECORD.remarks == RECORD.notes

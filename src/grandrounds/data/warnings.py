@@ -101,6 +101,8 @@ def own_table_warnings(data: Holdings, names: Sequence[str], rows: Sequence[Rows
 def one_site_sentence(plan: Plan) -> str:
     """Say that there is nobody to federate with, and what to do."""
     site, dealt = plan.data.site, plan.split.partition != "column"
+    if plan.split.without:
+        return f"one site: nothing is federated without {', '.join(plan.split.without)}"
     if dealt or site is None:
         return (
             "one site: nothing is federated; set split.sites to 2 or more, name the hospitals with --site COLUMN, or fit all "

@@ -38,16 +38,18 @@ def mean_auroc(per_site: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Compute the AUROC within hospitals with its 95% interval, and the number of hospitals that it is of.
 
     Hospitals count by their pairs of a patient with and one without the event. The variance is that of DeLong's intervals.
+    Hospitals with an AUROC that hold fewer than half of the test patients tell too little of the others.
 
     Args:
         per_site: Figures of each hospital's test rows.
 
     Returns:
-        The figures by name; empty for one hospital, for three classes or more, and where no hospital has an AUROC.
+        The figures by name; empty for one hospital, for three classes or more, and where too few hospitals have an AUROC.
     """
     tested = [m for m in per_site.values() if is_defined(m.get("count")) and m["count"] > 0]
     known = [m for m in tested if all(is_defined(m.get(key)) for key in ("events", "auroc", "auroc_low", "auroc_high"))]
-    if len(tested) < 2 or not known:
+    patients = math.fsum(float(m["count"]) for m in known)
+    if len(tested) < 2 or not known or 2 * patients < math.fsum(float(m["count"]) for m in tested):
         return {}
     pairs = [float(m["events"]) * (float(m["count"]) - float(m["events"])) for m in known]
     shares = [n / sum(pairs) for n in pairs]

@@ -22,7 +22,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.statistics import share_interval
-from grandrounds.metrics.within_hospitals import GAP
+from grandrounds.metrics.within_hospitals import GAP, WITHIN
 from grandrounds.report.calibration import calibration_findings
 from grandrounds.report.deployed import harm_findings
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
@@ -221,10 +221,10 @@ def _ranks(summary: Figures, better: bool) -> Iterator[str]:
     text = f"{metric_label(metric)} {final[metric]:.3f} ({'; '.join(note for note in (ends, pooled) if note)})"
     chance = final[f"{metric}_low"] <= 0.5
     if chance:
-        whom = "patients of the same hospital" if pooled else "patients"
+        whom = "patients of the same hospital" if metric == WITHIN else "patients"
         yield f"The model does not clearly rank {whom} better than chance: {text}."
     elif summary.get("event"):
-        of = "pairs of patients of the same hospital" if pooled else "pairs"
+        of = "pairs of patients of the same hospital" if metric == WITHIN else "pairs"
         pairs = f"in {_percent(final[metric])} of {of}, the patient with the event has the higher risk"
         yield f"{text}: {pairs}." if better else f"It does rank patients better than chance, {text}: {pairs}."
     else:

@@ -269,14 +269,21 @@ def headline_metric(summary: Figures) -> str:
 
 
 def describe_pooled(summary: Figures) -> str:
-    """Name the AUROC of all patients pooled beside that within hospitals, and the hospitals behind the latter; "" without it."""
+    """Name the AUROC of all patients pooled beside that within hospitals, or why the pooled one leads; "" for one hospital.
+
+    Returns:
+        "all patients pooled 0.919; 3 of 4 hospitals have 5 test patients of each outcome".
+    """
     final = summary.get("final") or {}
-    if not is_defined(final.get(WITHIN)):
+    tested = [m for m in (summary.get("per_site") or {}).values() if is_defined(m.get("count")) and m["count"] > 0]
+    known = sum(is_defined(m.get("auroc")) for m in tested)
+    if len(tested) < 2 or not is_defined(final.get("auroc")) or not any(is_defined(m.get("events")) for m in tested):
         return ""
-    tested = sum(is_defined(m.get("count")) and m["count"] > 0 for m in (summary.get("per_site") or {}).values())
-    known = round(final[f"{WITHIN}_hospitals"])
-    few = f"; {known} of {tested} hospitals have {MIN_PER_CLASS} test patients of each outcome" if known < tested else ""
-    return f"all patients pooled {final['auroc']:.3f}{few}"
+    has = f"{known} of {len(tested)} hospitals {'has' if known == 1 else 'have'} {MIN_PER_CLASS} test patients of each outcome"
+    if is_defined(final.get(WITHIN)):
+        pooled = f"all patients pooled {final['auroc']:.3f}"
+        return pooled if known == len(tested) else f"{pooled}; {has}"
+    return "" if known == len(tested) else f"all patients pooled; {has}"
 
 
 def name_threshold(threshold: float, common: float | None) -> str:

@@ -69,8 +69,8 @@ class CardRecord:
             return self.notes
         named = ", ".join(f"{t.events:,} of {t.rows:,} at {total_text(t, self.card)}" for t in drawn)
         return (
-            f"* The patients at this total alone had another share of events ({named}): they are few, so the printed risk is "
-            "mostly that of the line through all totals.",
+            f"* The patients at this total alone had another share of events ({named}), by more than chance (95%): the printed "
+            "risk is mostly that of the line through all totals.",
             *self.notes,
         )
 
@@ -251,8 +251,13 @@ def risk_text(total: RiskRange) -> str:
 
 
 def is_drawn(total: RiskRange) -> bool:
-    """Tell whether the share of patients with the event at a total is outside the interval of its printed risk."""
-    return total.rows > 0 and not total.low <= total.events / total.rows <= total.high
+    """Tell whether the patients at a total rule its printed risk out: it is outside the exact 95% interval of their share."""
+    from scipy.stats import binomtest
+
+    if not total.rows:
+        return False
+    own = binomtest(total.events, total.rows).proportion_ci(0.95, "exact")
+    return not own.low <= total.risk <= own.high
 
 
 def interval_text(total: RiskRange) -> str:

@@ -39,6 +39,8 @@ def refuse_absences(plan: Plan, sites: Sequence[str]) -> None:
 def refuse_one_site(plan: Plan, data: Holdings, sites: Sequence[str]) -> None:
     """Refuse to federate a user's own table of one hospital; 'local' and 'pooled' federate nothing.
 
+    A hospital may withdraw from two, and the other then goes on alone.
+
     Args:
         plan: The run's plan.
         data: The rows; sets of the catalog may be dealt to one site.
@@ -48,7 +50,8 @@ def refuse_one_site(plan: Plan, data: Holdings, sites: Sequence[str]) -> None:
         BadInput: There is one site.
     """
     federates = plan.method.name not in (Local.name, POOLED) and method_class(plan.method.name).has_model
-    if len(sites) == 1 and federates and not is_exact(plan.method.name) and isinstance(data, Dataset) and plan.data.name is None:
+    own_table = isinstance(data, Dataset) and plan.data.name is None
+    if len(sites) == 1 and own_table and not plan.split.without and federates and not is_exact(plan.method.name):
         raise BadInput(one_site_sentence(plan), code="one-site")
 
 
