@@ -7,6 +7,7 @@ the package are looked for in GRANDROUNDS_DATA alone, by tests that are marked `
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
@@ -105,6 +106,18 @@ def chromium():
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(autouse=True)
+def no_loop_of_a_browser(request):
+    """Hide the event loop that a browser of earlier tests parks in this thread: `asyncio.run` would refuse to start."""
+    if "chromium" in request.fixturenames:
+        yield
+        return
+    parked = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(parked)
 
 
 @pytest.fixture(autouse=True, scope="session")

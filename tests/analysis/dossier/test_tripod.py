@@ -188,7 +188,8 @@ def test_heterogeneity_across_hospitals_by_hand(evidence):
     said = text(find(tripod.build(Facts(change(evidence, "summary.json", per_site=per_site))), "23b"))
     assert "Over 5 sites the mean AUROC is 0.731 (95% CI 0.594 to 0.835)." in said
     assert "I-squared is 50%: that share of the variation between sites is more than chance (Q 8.00, p 0.092)." in said
-    assert "The 95% prediction interval of the AUROC at a new site is 0.293 to 0.947." in said
+    expected = "At a hospital that took no part expect an AUROC of 0.293 to 0.947 (95% prediction interval, from 5 hospitals)."
+    assert expected in said
     assert "Not in the meta-analysis: f (it has no AUROC)." in said
     assert "fewer than 10 test rows" not in said
 
