@@ -12,7 +12,7 @@ with method 'pooled', on the same rows. A site is harmed where the deployed mode
 better of its own model and its majority class (paired bootstrap over patients, 5% level, Holm's rule over sites). Sites with
 too few test rows are not tested.
 
-Client means weigh every site with test rows alike; AUROC is over sites whose test rows have both classes. "All rows" is the log
+Client means weigh every site with test rows alike; AUROC is over sites with five test rows of each class. "All rows" is the log
 loss of all test rows together. Majority: every patient gets the shares of the classes in the site's training rows.
 The command exits with status 1 if a site is harmed, or a bar of heart or of the specification is missed.
 """

@@ -70,6 +70,16 @@ def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
     assert "does NOT verify" in said and "It verifies" not in said
 
 
+def test_the_card_is_of_the_models_that_hospitals_deploy(run):
+    final = {**run.summary.final, "log_loss": 0.1234, "sensitivity": 0.987}
+    deployed = {"guard": True, "part": "none", "stays": False, "harmed": [], "tested": []}
+    personal = {**deployed, "final": final, "per_site": run.summary.per_site, "threshold": 0.123}
+    said = text(board_page(run, summary=replace(run.summary, personal=personal)))
+    card = said.partition("Scores with intervals, models that hospitals deploy")[2].partition("Known limits")[0]
+    assert "sensitivity at 12.3% 0.987" in card and "at 50%" not in card
+    assert "at a risk of 12.3% or more" in said and "training rows; " in said
+
+
 def test_a_model_of_several_classes_flags_no_event(run):
     several = replace(run.summary, event=None, classes=("a", "b", "c"))
     text = board_page(run, summary=several)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
-from grandrounds.metrics.fairness import decision_key, intervals, worst_site
+from grandrounds.metrics.fairness import decision_key, deployed_scores, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 from grandrounds.report.calibration import describe_calibration
+from grandrounds.report.deployed import describe_scored
 from grandrounds.report.document import (
     has_test_rows,
     is_from_sums,
@@ -99,8 +100,8 @@ def card_part(summary: RunSummary, view: Overview, plan: Plan | None = None) -> 
         f"<h2>Intended use</h2><p{'' if view.has_use else ' class=warn'}>{escape(view.use)}</p>",
         "<h2>Model and data</h2>",
         _facts(summary, plan),
-        "<h2>Scores with intervals</h2>",
-        _metrics(summary),
+        f"<h2>Scores with intervals{describe_scored(summary)}</h2>",
+        _metrics(deployed_scores(summary)),
         f"<h2>Known limits</h2>{_limits(summary)}",
         f"<p class='quiet'>{_DOSSIER}</p>",
     ]
@@ -141,7 +142,7 @@ def _facts(summary: RunSummary, plan: Plan | None) -> str:
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
         **_event_counts(summary),
         **_missing_facts(summary, plan),
-        **_decision_facts(summary),
+        **_decision_facts(deployed_scores(summary)),
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
 

@@ -412,7 +412,8 @@ def _subgroups(summary: Figures) -> Iterator[str]:
     for line in lines[:_MAX_GROUPS]:
         yield f"Subgroup {line}."
     if len(lines) > _MAX_GROUPS:
-        yield f"{len(lines) - _MAX_GROUPS} more remarks on subgroups are in the table of subgroups."
+        n = len(lines) - _MAX_GROUPS
+        yield f"{n} more {'remark on subgroups is' if n == 1 else 'remarks on subgroups are'} in the table of subgroups."
 
 
 def _features(summary: Figures) -> Iterator[str]:

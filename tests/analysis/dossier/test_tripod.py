@@ -217,7 +217,7 @@ def test_many_sites_are_shown_as_ranges(evidence):
 def test_few_events_of_sites_are_named(evidence):
     site = {"count": 40.0, "events": 4.0, "auroc": 0.8, "auroc_low": 0.6, "auroc_high": 1.0}
     said = text(find(tripod.build(Facts(change(evidence, "summary.json", per_site=dict.fromkeys("abc", site)))), "23b"))
-    assert "3 of these sites have fewer than 10 test rows of the rarer class" in said
+    assert "The AUROC of a, b, c has little certainty: fewer than 10 test rows of the rarer class." in said
 
 
 @pytest.mark.parametrize(

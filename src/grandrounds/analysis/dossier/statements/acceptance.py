@@ -116,9 +116,9 @@ def _harmed(facts: Facts) -> Iterator[Bar]:
     if facts.has(SUMMARY, "personal", "harmed"):
         source = facts.source(SUMMARY, "personal", "harmed")
         count = facts.derive(len(facts.raw(SUMMARY, "personal", "harmed")), "number of sites in personal.harmed", source)
-        rule = "as in this run: hospitals that do worse with the common model than with a simple model of their own"
+        rule = "as in this run: hospitals whose deployed model is clearly worse than their own model or most common class"
         bar = facts.derive(count.value, rule, count, text=f"at most {count.text}")
-        yield Bar("hospitals harmed by the common model", count, bar, rule)
+        yield Bar("hospitals that are clearly worse off", count, bar, rule)
 
 
 def _refuse(facts: Facts, *sources: Value) -> Value:

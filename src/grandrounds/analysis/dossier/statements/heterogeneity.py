@@ -135,8 +135,8 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
     few = [site for site in found.sites if _count_rarer(per_site[site]) < _FEW]
     if few:
         yield say(
-            "{few} of these sites have fewer than {least} test rows of the rarer class: their AUROC has little certainty.",
-            few=facts.derive(len(few), "sites with few events or few other rows", source),
+            "The AUROC of {few} has little certainty: fewer than {least} test rows of the rarer class.",
+            few=list_names(facts, few, rule, source),
             least=facts.derive(_FEW, "limit of this document", source),
         )
     if found.left_out:

@@ -13,6 +13,7 @@ from grandrounds.analysis.dossier.statements.run_kind import classifies, defined
 from grandrounds.metrics.fairness import NO_MODEL, decision_key, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
+from grandrounds.metrics.within_hospitals import WITHIN
 
 NO_TEST = "no row was set aside for a test, so performance is not known"
 
@@ -56,10 +57,11 @@ def _ends(figures: Mapping[str, Any], metric: str) -> tuple[float, float] | None
 
 
 def state_headline(facts: Facts) -> Iterator[Statement]:
-    """State the main figure on test rows: AUROC, C-index, R2 or D2."""
+    """State the main figure on test rows: AUROC within hospitals, C-index, R2 or D2; and the model that it is of."""
     if not has_test_rows(facts):
         raise MissingFact(NO_TEST)
-    metric = HEADLINE[task_of(facts)]
+    within = is_defined(facts.get(SUMMARY, "final", WITHIN))
+    metric = WITHIN if within else HEADLINE[task_of(facts)]
     values = {
         "count": facts.value(SUMMARY, "final", "count", show=",.0f"),
         "metric": facts.derive(
@@ -72,6 +74,13 @@ def state_headline(facts: Facts) -> Iterator[Statement]:
         yield say("On {count} test rows with {events} events, {metric} is {value}.", events=events, **values)
     else:
         yield say("On {count} test rows, {metric} is {value}.", **values)
+    if within:
+        yield say("Over all patients pooled, AUROC is {value}.", value=read_interval(facts, ("final",), "auroc"))
+    if facts.has(SUMMARY, "personal", "per_site"):
+        yield say(
+            "Figures are of the common model; those of the models that hospitals deploy are with the updates of the model.",
+            facts.source(SUMMARY, "personal"),
+        )
 
 
 def state_calibration_figures(facts: Facts) -> Iterator[Statement]:
