@@ -32,6 +32,13 @@ def test_columns_of_the_catalog_have_clinical_names_and_units(data, column, name
     assert (found.name, found.unit) == (name, unit)
 
 
+def test_no_event_of_the_catalog_is_an_adjective_alone():
+    """A page says "risk of malignant lesion"."""
+    said = {name: ColumnLabels(name).name_event(e.label, e.event) for name, e in CATALOG.items() if e.event == "malignant"}
+    assert set(said) >= {"breast-cancer", "ham10000-malignant", "ham10000-six"}
+    assert all(text in ("malignant tumour", "malignant lesion") for text in said.values()), said
+
+
 @pytest.mark.parametrize("data", ["heart", "fed-heart-disease", "icu-cohort"])
 def test_every_measured_column_of_an_included_data_set_is_known(data):
     table, labels = CATALOG[data].load(), ColumnLabels(data)

@@ -92,7 +92,11 @@ class ColumnLabels:
 NO_LABELS = ColumnLabels()
 """Labels of a table about which nothing is known."""
 
-_CLASSES = {("breast-cancer", "malignant"): "malignant tumour", ("ham10000", "malignant"): "malignant lesion"}
+_CLASSES = {
+    ("breast-cancer", "malignant"): "malignant tumour",
+    ("ham10000-malignant", "malignant"): "malignant lesion",
+    ("ham10000-six", "malignant"): "malignant lesion",
+}
 """Names of events by data set and class."""
 
 _HEART = {
