@@ -11,6 +11,7 @@ from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
+from grandrounds.console.views.hospitals import subgroups
 from grandrounds.methods.personal.site import FILE
 from grandrounds.report.deployed import describe_harm, read_deployed
 from grandrounds.runs.personal_models import undo_recalibrated, write_recalibrated
@@ -23,6 +24,7 @@ from tests.support import patients, refused
 SETTINGS = {
     "data": {"table": "data frame", "label": "died", "site": "hospital"}, "method": {"rounds": 1}, "split": {"val": 0.2},
     "train": {"steps": 4, "lr": 0.1}, "explain": {"sketch": "none"}, "personal": {"guard": True, "spread": 1.0},
+    "evaluation": {"subgroup": "ward"},
 }  # fmt: skip
 
 
@@ -60,6 +62,14 @@ def test_the_page_and_the_api_have_the_reports_sentences(home):
     assert {row[0] for row in table["rows"]} == {"a", "b", "c"} and table["before"][0] == describe_harm(found)[0]
     drawn = client.get("/api/run/figure", params={"run": "own", "figure": "deployed"}).json()
     assert len(drawn["data"][1]["y"]) == 3
+
+
+def test_subgroups_of_all_hospitals_are_of_the_models_that_they_deploy(home):
+    summary = Run(home / "runs" / "own").summary
+    deployed = summary.personal["subgroups"]
+    assert deployed.keys() == summary["subgroups"].keys() and deployed != summary["subgroups"], "another model decides"
+    shown = {g.name: g.figures["sensitivity"].value for g in subgroups(RunIndex(home / "runs"), "own")}
+    assert shown == {name: figures["sensitivity"] for name, figures in deployed.items()}
 
 
 def test_a_case_is_explained_by_the_model_that_the_hospital_deploys(home):

@@ -11,7 +11,7 @@ from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.run import load_record
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.metrics.confusion import Estimate
-from grandrounds.metrics.fairness import clearly_worse, decision_key, intervals, is_defined
+from grandrounds.metrics.fairness import clearly_worse, decision_key, deployed_scores, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.report.figure import Figure
@@ -288,10 +288,11 @@ def _draw(run_index: RunIndex, run: str, site: str, name: str) -> Figure | None:
 
 
 def subgroups(run_index: RunIndex, run: str) -> list[SubgroupView]:
-    """List the subgroups of a finished run with intervals, over all hospitals."""
+    """List the subgroups of a finished run with intervals, over all hospitals, by the models that hospitals deploy."""
     summary = load_record(run_index, run).summary
     if summary is None:
         return []
+    summary = deployed_scores(summary)
     return [
         SubgroupView(
             name=name,
