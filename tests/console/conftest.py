@@ -24,6 +24,7 @@ from grandrounds.console.auth.users import Role, Users
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.server import Address, make_server
+from grandrounds.console.views import audit, privacy
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.runs.test_run import frame
@@ -47,6 +48,13 @@ RUNS = {
 def quick_passwords(monkeypatch):
     """A hash at full cost takes a tenth of a second; one test keeps it."""
     monkeypatch.setattr(passwords, "MEMORY_KIB", 64)
+
+
+@pytest.fixture(autouse=True)
+def pages_of_a_busy_machine(monkeypatch):
+    """After a second a page asks to wait, which two busy cores may need; tests of that set the wait themselves."""
+    for view in (audit, privacy):
+        monkeypatch.setattr(view, "PAGE_WAIT", view.LIMIT)
 
 
 @pytest.fixture(scope="session")
