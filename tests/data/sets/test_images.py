@@ -115,7 +115,7 @@ def test_ham10000(held):
     }  # fmt: skip
     assert len(set(result.patient)) == 7470
     assert (result.columns["dx"] == result.label).all() and (result.columns["dataset"] == result.site).all()
-    assert Counter(result.groups("sex")) == {"male": 5406, "female": 4552, "unknown": 57}
+    assert Counter(result.groups("sex")) == {"male": 5406, "female": 4552, "sex unknown": 57}
     ages = Counter(result.groups("age"))
     assert ages["missing"] == 57 and len(ages) == 5
     assert result.masks.shape == (10_015, 28, 28) and 0.2 < mask_area(result.masks).mean() < 0.3
