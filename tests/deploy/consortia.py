@@ -24,12 +24,21 @@ values = ["1", "2", "3", "4"]
 """
 
 
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    """Find a port that is free and below those that the system gives to outgoing connections, so that it stays free."""
+    """Find a port that is free and below those that the system gives to outgoing connections, so that it stays free.
+
+    No port is given twice: a consortium of four with the same port twice is refused, once in some thousand tests.
+    """
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
+        if port in _GIVEN:
+            continue
         with socket.socket() as s, suppress(OSError):
             s.bind(("127.0.0.1", port))
+            _GIVEN.add(port)
             return port
 
 
