@@ -276,7 +276,12 @@ def test_a_huge_request_is_refused(gateway):
 
 def test_the_log_says_who_called_what_and_nothing_of_the_body(gateway, operator):
     gateway.ask(CONTROL, certificate=operator, body=b"patient-17")
-    text = (gateway.folders.server / "logs" / "access.log").read_text()
+    log = gateway.folders.server / "logs" / "access.log"
+    for _ in range(100):  # nginx writes the line after it has answered
+        if '"CN=operator,O=heart"' in log.read_text():
+            break
+        time.sleep(0.05)
+    text = log.read_text()
     assert '"CN=operator,O=heart"' in text and CONTROL in text and "patient-17" not in text
 
 
