@@ -35,7 +35,7 @@ def environment() -> Environment:
     )
     templates.filters |= {"number": number, "words": words, "moment": _moment, "date": _date, "name": name}
     templates.filters["capitalize_first"] = _capitalize_first
-    templates.globals |= {"link": link, "version": __version__}
+    templates.globals |= {"link": link, "version": __version__, "pooled_auroc": "pooled AUROC"}
     templates.globals["shown"] = lambda place: shown_in(Place[place])
     return templates
 

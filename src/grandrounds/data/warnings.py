@@ -102,7 +102,7 @@ def one_site_sentence(plan: Plan) -> str:
     """Say that there is nobody to federate with, and what to do."""
     site, dealt = plan.data.site, plan.split.partition != "column"
     if plan.split.without:
-        return f"one site: nothing is federated without {', '.join(plan.split.without)}"
+        return f"one site is left without {', '.join(plan.split.without)}: nothing is federated"
     if dealt or site is None:
         return (
             "one site: nothing is federated; set split.sites to 2 or more, name the hospitals with --site COLUMN, or fit all "

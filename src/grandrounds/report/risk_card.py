@@ -69,7 +69,7 @@ class CardRecord:
             return self.notes
         named = ", ".join(f"{t.events:,} of {t.rows:,} at {total_text(t, self.card)}" for t in drawn)
         return (
-            f"* The patients at this total alone had another share of events ({named}), by more than chance (95%): the printed "
+            f"* Patients at this total had another share of events ({named}), by more than chance (95%): the printed "
             "risk is mostly that of the line through all totals.",
             *self.notes,
         )

@@ -243,7 +243,7 @@ def test_bars_are_the_lower_ends_of_intervals(evidence):
         ("calibration slope", "1.10", "between 0.90 and 1.11"),
         ("AUROC, worst site (b)", "0.600 (0.450 to 0.750)", "none proposed"),
         ("AUROC, worst subgroup (f)", "0.700 (0.620 to 0.800)", "at least 0.620"),
-        ("hospitals that are clearly worse off", "0", "at most 0"),
+        ("hospitals with a clearly worse log loss", "0", "at most 0"),
     ]
     assert acceptance.tabulate_bars(facts).all_sources
     (said,) = acceptance.state_bars(facts)

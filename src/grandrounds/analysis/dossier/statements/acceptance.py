@@ -118,7 +118,7 @@ def _harmed(facts: Facts) -> Iterator[Bar]:
         count = facts.derive(len(facts.raw(SUMMARY, "personal", "harmed")), "number of sites in personal.harmed", source)
         rule = "as in this run: hospitals whose deployed model is clearly worse than their own model or most common class"
         bar = facts.derive(count.value, rule, count, text=f"at most {count.text}")
-        yield Bar("hospitals that are clearly worse off", count, bar, rule)
+        yield Bar("hospitals with a clearly worse log loss", count, bar, rule)
 
 
 def _refuse(facts: Facts, *sources: Value) -> Value:
