@@ -52,7 +52,8 @@ def _list_hazards(facts: Facts) -> Iterator[_Hazard]:
         figure = facts.value(SUMMARY, "generalisation_gap", "auroc", show=".3f")
         yield "the model learnt its training rows by heart (AUROC, training minus test)", figure, "fewer epochs, a penalty"
     if facts.has(SUMMARY, "personal", "harmed"):
-        yield "the deployed model has a clearly worse log loss than a hospital's own model or most common class", _count_harmed(facts), "personal.guard"
+        hazard = "the deployed model has a clearly worse log loss than a hospital's own model or most common class"
+        yield hazard, _count_harmed(facts), "personal.guard"
     if facts.has(SUMMARY, "explanation", "deployed", "drift"):
         figure = facts.value(SUMMARY, "explanation", "deployed", "drift", show=".2f")
         yield "the model relies on other features at other sites (drift of attributions)", figure, "pages of sites"

@@ -81,8 +81,8 @@ def state_update_results(facts: Facts) -> Iterator[Statement]:
     if harmed is not None:
         tested = facts.value(SUMMARY, "personal", "tested")
         yield say(
-            "At {harmed} of {tested} tested sites the deployed model is clearly worse (log loss) than the site's own model or its "
-            "most common class.",
+            "At {harmed} of {tested} tested sites the deployed model is clearly worse (log loss) than the site's own model or "
+            "its most common class.",
             harmed=facts.derive(len(harmed), "sites in personal.harmed", facts.source(SUMMARY, "personal", "harmed")),
             tested=facts.derive(len(tested.value), "sites in personal.tested", tested),
         )
