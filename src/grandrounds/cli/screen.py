@@ -16,6 +16,8 @@ from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
 from grandrounds.methods.personal.parts import MAJORITY, describe_base
+from grandrounds.methods.sse_agg.method import SSEAgg
+from grandrounds.methods.sse_agg.summary import drift_facts
 from grandrounds.metrics.fairness import (
     NO_MODEL,
     can_rank,
@@ -44,8 +46,9 @@ from grandrounds.report.fairness import (
     short_group_table,
 )
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.method_facts import method_facts
 from grandrounds.report.outcome import percent
-from grandrounds.report.sections.images import maps_lines, rationale_line
+from grandrounds.report.sections.images import rationale_line
 from grandrounds.report.sections.local_models import local_line
 from grandrounds.report.tables import TextTable
 
@@ -63,8 +66,8 @@ LINE_SECONDS = 10.0
 ProgressEvent = Mapping[str, Any]
 """An event of a run as `runs` reports it; its keys depend on `event`: reading, start, round, ..."""
 
-_LEAST, _NAMED, _LISTED = 3, 8, 6
-"""Sites and rounds that a line on trust names."""
+_NAMED = 8
+"""Sites that a line names."""
 
 
 def custom_metrics(final: Scores) -> list[str]:
@@ -221,14 +224,13 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     _show_separate(console, summary, most=sites)
     if summary.local:
         console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
-    _show_trust(console, summary, verbose=verbose)
     _show_shortcut(console, summary)
     if summary.reasons:
         console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
-    for line in maps_lines(summary.maps or {}):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    _show_explanations(console, summary, verbose=verbose)
+    for fact in method_facts(summary):
+        console.print(str(fact), markup=False, highlight=False, soft_wrap=True)
     if verbose:
+        _show_explanations(console, summary)
         _show_cost(console, summary)
     if summary.stopped:
         early = "" if summary.stopped.startswith(ENDED) else "stopped early: "
@@ -396,74 +398,15 @@ def _show_deployed(console: Console, found: Deployed, *, most: int) -> None:
     console.print(table)
 
 
-def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:
-    """Print the sites trusted least, alarms and rejections, and how rewards follow trust (FedXChain)."""
-    trust = summary.trust
-    if not trust:
-        return
-    last = trust["last"]
-    least = sorted(last, key=lambda s: (last[s], s))[:_LEAST]
-    unused = "" if trust["weighs"] else "; recorded only, the weights do not use it"
-    console.print(
-        f"trust in the last round: mean {number(trust['mean_trust'], 3)}, least "
-        f"{', '.join(f'{s} {last[s]:.3f}' for s in least)}; mean NSDS {number(trust['mean_nsds'], 3)}{unused}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    named = {
-        "alarmed": ("alarm:", f" NSDS over method.trust.alarm = {trust['alarm']:g} at"),
-        "refused": ("rejected the weights:", ""),
-    }
-    for key, (word, rest) in named.items():
-        if trust[key]:
-            console.print(styled((word, "yellow"), f"{rest} {_rounds_by_site(trust[key])}"), soft_wrap=True)
-    if verbose and trust["reward_correlation"] is not None:
-        console.print(
-            f"rewards and trust over sites: r = {trust['reward_correlation']:.2f} (a reward is contribution x trust)",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
-    """Format rounds by site: 'site-03 (rounds 1, 2, 3), site-05 (10 rounds)'; of many sites those with the most rounds."""
-    order = sorted(rounds_by_site, key=lambda s: (-len(rounds_by_site[s]), s))
-    parts = []
-    for site in order[:_NAMED]:
-        rounds = rounds_by_site[site]
-        several = (
-            ", ".join(map(str, rounds))
-            if len(rounds) <= _LISTED
-            else f"{rounds[0]} to {rounds[-1]}, {len(rounds)} of them"
-        )
-        parts.append(f"{site} (round{'s' * (len(rounds) > 1)} {several})")
-    return ", ".join(parts) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
-
-
-def _show_explanations(console: Console, summary: RunSummary, *, verbose: bool) -> None:
-    """Print the features that the model relies on, and how much explanations differ between sites.
-
-    Without `verbose` only the drift, of methods that weigh sites by it.
-    """
-    from grandrounds.methods.sse_agg.method import SSEAgg
-
+def _show_explanations(console: Console, summary: RunSummary) -> None:
+    """Print the features that the model relies on, and how much explanations differ between sites."""
     explanation = summary.explanation
-    if not verbose and summary.method != SSEAgg.name:
-        return
-    if verbose and "top" in explanation:
+    if "top" in explanation:
         shares = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
         console.print(f"feature attributions ({explanation['explainer']}): {shares}", highlight=False)
-    for kind, label in (
-        ("training", "training drift (attributions of local models on the reference rows differ by)"),
-        ("deployed", "deployed divergence (attributions at sites' own patients differ by)"),
-    ):
-        if kind in explanation:
-            e = explanation[kind]
-            chance = "" if e["sampling"] is None else f"; by chance {number(e['sampling'], 3)}"
-            console.print(
-                f"{label}: {number(e['drift'], 3)} (scale 0 to 2{chance}), Jaccard@{e['k']} {number(e['jaccard'], 2)}",
-                highlight=False,
-            )
+    if summary.method != SSEAgg.name:  # SSE-AGG's drift is a number of its paper, which is printed always
+        for fact in drift_facts(explanation):
+            console.print(str(fact), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_shortcut(console: Console, summary: RunSummary) -> None:

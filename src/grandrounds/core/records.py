@@ -233,6 +233,7 @@ class RunSummary(Record):
     cohorts: Part = field(default_factory=dict)
     trust: Part = field(default_factory=dict)
     demoted: Mapping[str, Part] = field(default_factory=dict)
+    method_numbers: Part = field(default_factory=dict)
     local: Part = field(default_factory=dict)
     reasons: Part = field(default_factory=dict)
     maps: Part = field(default_factory=dict)

@@ -14,9 +14,10 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.plugins import is_path
-from grandrounds.core.records import Decision
+from grandrounds.core.records import Decision, RoundRecord, RunSummary
 from grandrounds.core.rng import generator
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.explain.noised_percentiles import ColumnCells
@@ -253,6 +254,26 @@ class Method:
             encoding: The agreed encoding of rows.
         """
         return {}
+
+    @classmethod
+    def own_numbers(cls, plan: Plan, records: Sequence[RoundRecord], state: Mapping[str, Array]) -> dict[str, object]:
+        """Return the numbers of the method's paper, for `method_numbers` of summary.json.
+
+        Args:
+            plan: The experiment's plan.
+            records: The records of the rounds.
+            state: The method's state after the last round.
+        """
+        return {}
+
+    @classmethod
+    def describe(cls, summary: RunSummary) -> tuple[MethodFact, ...]:
+        """Describe the numbers of the method's paper, for the terminal, the report, the console and Python.
+
+        Args:
+            summary: The summary of a run of this method.
+        """
+        return ()
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Named experiments shipped with the package: `rounds run NAME`, `rounds list recipes`.
 
-Those of one paper are in a folder of their own: `rounds run sse-agg/digits`.
+Those of one paper are in a folder of their own: `rounds run sse-agg/printed` runs it as the paper prints it. The first line of
+a file is its title; a second line says where the recipe departs from its paper.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
 _END = ".toml"
+_DEPARTURE = "# Departs from the paper: "
 
 
 def recipes() -> dict[str, str]:
     """List recipes: name -> its first comment line."""
     firsts = {name: file.read_text(encoding="utf-8").splitlines()[0] for name, file in _files()}
     return {name: firsts[name].removeprefix("# ") for name in sorted(firsts)}
+
+
+def recipe_departure(name: str) -> str:
+    """Return where a recipe departs from its paper; "" for one that does not, and for a name that is no recipe."""
+    file = dict(_files()).get(name)
+    second = file.read_text(encoding="utf-8").splitlines()[1] if file is not None else ""
+    return second.removeprefix(_DEPARTURE) if second.startswith(_DEPARTURE) else ""
 
 
 def load_recipe(name: str) -> Experiment:

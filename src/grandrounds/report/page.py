@@ -16,6 +16,7 @@ from grandrounds.report.deployed import describe_scored
 from grandrounds.report.document import Charts, about_line, document, has_test_rows, machine_line
 from grandrounds.report.explanations import Explanations, name_features
 from grandrounds.report.figure import packed_script
+from grandrounds.report.method_facts import method_section
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.overview import NOT_CHECKED, LedgerCheck, Overview, make_overview
@@ -111,6 +112,7 @@ def report_page(
         Part("hospitals", "Hospitals", _hospitals(summary, charts)),
         Part("subgroups", "Subgroups", _subgroups(summary, charts)),
         Part("performance", _performance_title(summary), _performance(summary, charts)),
+        Part("method", f"Method: {summary.method}", method_section(summary)),
         Part("monitoring", "Monitoring", watch_section(summary)),
         Part("patients", "Patients and data", _patients(summary, charts)),
         Part("explanations", "Features that the model relies on", _relies_on(summary, rounds, explanations, model, charts)),

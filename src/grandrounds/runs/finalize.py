@@ -159,6 +159,7 @@ class Finalizer:
             **({"fairness": fairness} if fairness else {}),
             **trust_summary(plan, records),
             **demotion_summary(records),
+            **self._method_numbers(state, records),
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
             **local_summary(records, self.context.setup.rows),
             **({} if self.context.rationale is None else {"reasons": self.context.rationale.final(served.model)}),
@@ -172,6 +173,12 @@ class Finalizer:
         self._end(final["models"], served, calibration, state, text)
         self.context.folder.write_summary(text)
         return summary
+
+    def _method_numbers(self, state: State, records: Sequence[RoundRecord]) -> dict[str, object]:
+        """Return `method_numbers` of the summary: the numbers of the method's own paper."""
+        plan = self.context.plan
+        numbers = method_class(plan.method.name).own_numbers(plan, records, state.method)
+        return {"method_numbers": numbers} if numbers else {}
 
     def _close_statistic(self, state: State, records: Sequence[RoundRecord]) -> dict[str, Any]:
         """Write the files of a run whose result is a table or a curve: there is no model to evaluate or to explain."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from grandrounds.audit.ledger import Ledger
+    from grandrounds.core.method_facts import MethodFact
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.report.figure import Figure
     from grandrounds.report.risk_card import CardRecord
@@ -349,6 +350,13 @@ class Run:
                 code="no-card",
             )
         return record
+
+    @property
+    def method_facts(self) -> tuple[MethodFact, ...]:
+        """The numbers of the method's own paper about this run: drift, trust, traffic. Each has a label, a value and a note."""
+        from grandrounds.report.method_facts import method_facts
+
+        return method_facts(self.summary)
 
     @property
     def ledger(self) -> Ledger:

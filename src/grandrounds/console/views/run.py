@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,6 +31,7 @@ from grandrounds.report.document import has_test_rows, model_line, sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.method_facts import method_facts
 from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.page import accuracy_name, fairness_lines
 from grandrounds.report.sections.outcome import outcome_groups, outcome_sites, outcome_tiles, sites_title
@@ -68,6 +70,14 @@ class GroupLine(BaseModel):
     metrics: dict[str, float | None]
     intervals: dict[str, tuple[float, float]]
     worse: list[str]
+
+
+class MethodNumber(BaseModel):
+    """A number of the method's own paper. `note`: what it is compared with."""
+
+    label: str
+    value: str
+    note: str
 
 
 class Weight(BaseModel):
@@ -113,6 +123,7 @@ class RunHead(BaseModel):
     served_badly: list[str]
     findings: list[str]
     drift: dict[str, float | None]
+    method_numbers: list[MethodNumber] = []
     task: str = CLASSIFICATION
     tiles: list[tuple[str, str, str]] = []  # scores of other tasks, harmed hospitals: name, value, note
     is_personal: bool = False  # hospitals deploy personal models, of which all scores are
@@ -179,6 +190,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
                 for kind in summary.explanation
                 if _has_drift(summary, kind)
             },
+            "method_numbers": [MethodNumber(**asdict(fact)) for fact in method_facts(summary)],
             "has_shapes": bool(summary.get("shapes")) and run.withdrawn is None,
             "has_card": bool(summary.get("card")) and run.withdrawn is None,
             "warnings": [*_repetition(summary), *summary.warnings],

@@ -7,10 +7,14 @@ from dataclasses import asdict
 
 import numpy as np
 
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.records import Decision, RoundRecord
+from grandrounds.core.records import Decision, Part, RoundRecord
 from grandrounds.explain.trust import DOUBTS, TrustRule
 from grandrounds.methods.fedxchain.server import TRUST
+
+_LEAST, _NAMED, _LISTED = 3, 8, 6
+"""Sites trusted least, sites and rounds that a fact names."""
 
 
 def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[str, object]]:
@@ -34,6 +38,44 @@ def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[
         "reward_correlation": reward_correlation(decisions),
     }
     return {"trust": values}
+
+
+def trust_facts(trust: Part) -> tuple[MethodFact, ...]:
+    """Describe the summary's `trust`: the sites trusted least, their divergence, alarms, rejections and rewards."""
+    if not trust:
+        return ()
+    last: Mapping[str, float] = trust["last"]
+    least = ", ".join(f"{s} {last[s]:.3f}" for s in sorted(last, key=lambda s: (last[s], s))[:_LEAST])
+    unused = "" if trust["weighs"] else "; recorded only, the weights do not use it"
+    facts = [
+        MethodFact("trust in the last round", f"mean {_figure(trust['mean_trust'])}", f"least: {least}{unused}"),
+        MethodFact("NSDS in the last round", f"mean {_figure(trust['mean_nsds'])}", "0: every site explains as the consortium"),
+    ]
+    if trust["alarmed"]:
+        above = f"NSDS above method.trust.alarm = {trust['alarm']:g}"
+        facts.append(MethodFact("alarms", _rounds_by_site(trust["alarmed"]), above))
+    if trust["refused"]:
+        facts.append(MethodFact("weights rejected", _rounds_by_site(trust["refused"]), "by sites that recomputed them"))
+    if trust["reward_correlation"] is not None:
+        r = f"r = {trust['reward_correlation']:.2f}"
+        facts.append(MethodFact("rewards and trust over sites", r, "a reward is contribution x trust"))
+    return tuple(facts)
+
+
+def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
+    """Format rounds by site: 'site-03 (rounds 1, 2, 3), site-05 (rounds 1 to 12, 10 of them)', the most rounds first."""
+    order = sorted(rounds_by_site, key=lambda s: (-len(rounds_by_site[s]), s))
+    parts = []
+    for site in order[:_NAMED]:
+        rounds = rounds_by_site[site]
+        few = len(rounds) <= _LISTED
+        several = ", ".join(map(str, rounds)) if few else f"{rounds[0]} to {rounds[-1]}, {len(rounds)} of them"
+        parts.append(f"{site} (round{'s' * (len(rounds) > 1)} {several})")
+    return ", ".join(parts) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def latest_by_site(decisions: Sequence[Decision], signal: str) -> dict[str, float]:

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RunSummary
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.select import count_sites
+from grandrounds.methods.sse_agg.summary import describe_run
 from grandrounds.methods.sse_agg.weights import is_explained_round, resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF
 from grandrounds.site.plugin import Site, SitePlugin, TrainRequest
@@ -62,6 +65,10 @@ class SSEAgg(FedAvg):
     name = "sse-agg"
     title = "SSE-AGG: weighs sites by the agreement of their explanations, which local regularisation keeps consistent"
     site = (PatientHalves,)
+
+    @classmethod
+    def describe(cls, summary: RunSummary) -> tuple[MethodFact, ...]:
+        return describe_run(summary)
 
 
 def choose_regularizer(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.explain.agreement import standard_error
 from grandrounds.explain.map_metrics import COMMON, LOCAL, MAP_NUMBERS, REPORT, TITLES
@@ -125,8 +126,8 @@ def map_pairs(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, st
     return {label: " / ".join(format_number(v) for v in _pair(numbers, label)) for label in MAP_ROWS}
 
 
-def maps_lines(maps: Mapping[str, Any]) -> list[str]:
-    """Summarise the summary's `maps` for a screen, one line per map."""
+def map_facts(maps: Mapping[str, Any]) -> list[MethodFact]:
+    """Summarise the summary's `maps`, one fact per kind of heat map."""
     if not maps.get("last"):
         return []
     out = []
@@ -143,7 +144,7 @@ def maps_lines(maps: Mapping[str, Any]) -> list[str]:
         if name in maps.get("between", {}):
             b = maps["between"][name]
             clauses.append(f"between sites SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}")
-        out.append(f"heat maps ({TITLES[name]}, round {maps['rounds'][-1]}): {'; '.join(clauses)}")
+        out.append(MethodFact(f"heat maps, {TITLES[name]}", "; ".join(clauses), f"round {maps['rounds'][-1]}"))
     return out
 
 

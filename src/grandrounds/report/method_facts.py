@@ -1,0 +1,34 @@
+"""The numbers of a method's own paper about a run, as a list and as the report's section on the method."""
+
+from __future__ import annotations
+
+from html import escape
+
+from grandrounds.core.method_facts import MethodFact
+from grandrounds.core.records import RunSummary
+from grandrounds.methods import METHODS
+from grandrounds.methods.fedxchain.summary import trust_facts
+from grandrounds.recipes import recipe_departure
+from grandrounds.report.document import table, td, text_cell
+from grandrounds.report.sections.images import map_facts
+
+
+def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
+    """List the numbers of the method's paper, then those of trust and of heat maps, which a run of any method may record.
+
+    A method of one's own is not asked: a run folder names it, and its code may be a stranger's.
+    """
+    method = METHODS.get(summary.method)
+    own = method.describe(summary) if method is not None else ()
+    departure, system = recipe_departure(summary.name), summary.name.partition("/")[0]
+    departs = [MethodFact("departs from the paper", departure, f"as printed: rounds run {system}/printed")] if departure else []
+    return (*own, *trust_facts(summary.trust), *map_facts(summary.maps), *departs)
+
+
+def method_section(summary: RunSummary) -> list[str]:
+    """Write the numbers of the method's paper as a table; empty where there are none."""
+    rows = [text_cell(fact.label) + td(escape(fact.value)) + text_cell(fact.note) for fact in method_facts(summary)]
+    if not rows:
+        return []
+    title = METHODS[summary.method].title if summary.method in METHODS else summary.method
+    return [f"<p>{escape(title)}.</p>", table(("number", "value", "compared with"), rows)]
