@@ -201,13 +201,13 @@ def test_agreement_by_hand():
     np.testing.assert_allclose(agreement(PAIR, eps=0), [0.4, 0.4, 0.2])
     np.testing.assert_allclose(agreement(PAIR, eps=0, sharpness=2), [4 / 9, 4 / 9, 1 / 9])
     c = 1 / (0.01 + FAR)
-    np.testing.assert_allclose(agreement(PAIR), c / c.sum())
-    np.testing.assert_allclose(inverse_weights(FAR), c / c.sum())
+    np.testing.assert_allclose(agreement(PAIR, eps=0.01), c / c.sum())
+    np.testing.assert_allclose(inverse_weights(FAR, eps=0.01), c / c.sum())
 
 
 def test_a_site_on_the_consensus_does_not_take_all_of_the_weight():
     """Without eps its weight would be infinite."""
-    np.testing.assert_allclose(inverse_weights(np.array([0.0, 0.01, 0.03])), np.array([1, 1 / 2, 1 / 4]) / 1.75)
+    np.testing.assert_allclose(inverse_weights(np.array([0.0, 0.01, 0.03]), eps=0.01), np.array([1, 1 / 2, 1 / 4]) / 1.75)
 
 
 def test_exponential_by_hand():
@@ -396,7 +396,7 @@ def every_signal(values, counts, losses, sharpness, tau):
     far = disagreement(values)
     return {
         "data": data_size(counts),
-        "agreement": agreement(values, sharpness=sharpness),
+        "agreement": agreement(values, eps=0.01, sharpness=sharpness),
         "exponential": exponential_weights(far, tau=tau),
         "worst_site": softmax_signal(losses, tau),
         "floored": apply_floor(data_size(counts), 0.2),

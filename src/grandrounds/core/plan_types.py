@@ -153,6 +153,7 @@ class WeighSettings(Settings):
     lambdas: Settings
     form: str
     sharpness: float | None
+    eps: float
     tolerance: float
     memory: float
     least_share: float | None

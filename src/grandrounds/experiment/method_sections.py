@@ -73,6 +73,13 @@ class Weigh(Section):
     sharpness: float | None = Field(
         None, ge=0, description="exponent of agreement; not set: 4 for 'outlier', 1 for 'inverse'"
     )
+    eps: float = Field(
+        0.01,
+        gt=0,
+        le=2,
+        description="distance of explanations that does not matter, the epsilon of the paper's eq. 5 (form 'inverse'): a site at "
+        "the consensus counts at most (2 + eps) / eps times as much as the furthest possible",
+    )
     tolerance: float = Field(
         1.5,
         gt=0,

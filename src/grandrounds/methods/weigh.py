@@ -27,10 +27,6 @@ SIGNALS = {
 }
 """Signals that SSE-AGG blends."""
 
-EPS = 0.01
-"""Insignificant distance of two sketches, of at most 2: the epsilon of eq. 5, which the paper does not give. Without it a site
-exactly at the consensus would get all of the weight."""
-
 COMPARABLE_MEDIAN = 0.25
 """Median distance up to which explanations are comparable: a quarter of the total importance."""
 
@@ -122,12 +118,12 @@ def outlier_distance(importances: Array, consensus_importances: Array | None = N
     return out, total
 
 
-def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+def agreement(sketches: Any, *, eps: float, sharpness: float = 1.0) -> Array:
     """Shares that follow c_k = 1 / (eps + ||E_k - mean E||_1) (eq. 5), raised to the power `sharpness`."""
     return inverse_weights(disagreement(sketches), sharpness=sharpness, eps=eps)
 
 
-def inverse_weights(distance: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+def inverse_weights(distance: Array, *, eps: float, sharpness: float = 1.0) -> Array:
     """Eq. 5 for distances (K,) to a consensus: shares that follow (eps + D_k)^-sharpness."""
     return _shares(_power((eps + distance.min()) / (eps + distance), sharpness))
 

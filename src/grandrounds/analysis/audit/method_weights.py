@@ -181,7 +181,7 @@ def _distance_trust(settings: WeighSettings, far: Array, speaking: Array) -> Arr
     shares = (
         exponential_weights(far, tau=settings.tau)
         if settings.form == "exponential"
-        else inverse_weights(far, sharpness=resolve_sharpness(settings))
+        else inverse_weights(far, eps=settings.eps, sharpness=resolve_sharpness(settings))
     )
     most: Array = shares / shares.max()
     return most

@@ -346,7 +346,7 @@ def _paper_weights(settings: WeighSettings, far: Array, speaking: Array) -> Arra
     if settings.form == "exponential":
         shares = exponential_weights(far, tau=settings.tau)
     else:
-        shares = inverse_weights(far, sharpness=resolve_sharpness(settings))
+        shares = inverse_weights(far, eps=settings.eps, sharpness=resolve_sharpness(settings))
     most: Array = shares / shares.max()
     return most
 
@@ -360,7 +360,7 @@ def _describe_signal(signal: str, share: float, settings: WeighSettings) -> str:
         "data": "its share of the training rows",
         "agreement": {
             "outlier": "its share of the rows, lower if its explanations are outliers",
-            "inverse": "the agreement of its explanations with the consensus, 1 / (eps + distance)",
+            "inverse": f"the agreement of its explanations with the consensus, 1 / ({settings.eps:g} + distance)",
             "exponential": f"the agreement of its explanations with the consensus, exp(-{settings.tau:g} x distance)",
         }[settings.form],
         "worst_site": f"softmax of {settings.beta:g} x its validation loss",
