@@ -18,23 +18,16 @@ from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import build_method
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.base import Server
-from grandrounds.methods.sse_agg.weights import (
-    HARM_BY_HALF,
-    choose_halves,
-    confirms_on_halves,
-    is_explained_round,
-    requested_reports,
-    resolve_lambdas,
-)
-from grandrounds.methods.weigh import (
+from grandrounds.methods.sse_agg.agreement import is_explained_round
+from grandrounds.methods.sse_agg.harm import HARM_BY_HALF, MIN_ROWS_TO_HALVE, choose_halves, confirms_on_halves
+from grandrounds.methods.sse_agg.outliers import (
     MAX_REMEMBERED_RATIO,
     MIN_DISTANCE,
-    MIN_ROWS_TO_HALVE,
-    WeightingResult,
     count_neighbours,
     outlier_ratio_beyond_sampling,
-    weigh,
 )
+from grandrounds.methods.sse_agg.weights import requested_reports, resolve_lambdas
+from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble

@@ -14,34 +14,30 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
 from grandrounds.experiment.checks.methods import left_alone
 from grandrounds.methods.base import Server
-from grandrounds.methods.weigh import (
+from grandrounds.methods.sse_agg.outliers import (
     BROKEN_MODEL_DISTANCE,
     COMPARABLE_MEDIAN,
     MAX_REMEMBERED_RATIO,
     MIN_DISTANCE,
     OUTLIER_SHARE,
-    RULES,
-    SIGNALS,
     TOLERANCE,
-    agreement,
-    apply_floor,
-    blend,
-    data_size,
-    disagreement,
-    distance_weights,
-    exponential_weights,
-    inverse_weights,
     is_comparable,
-    model_distances,
     outlier_distance,
     outlier_ratio,
     outlier_weight,
     smoothed_ratio,
-    softmax_signal,
     trimmed_max,
-    uniform_weights,
-    weigh,
 )
+from grandrounds.methods.sse_agg.printed import (
+    SIGNALS,
+    agreement_weights,
+    apply_floor,
+    blend,
+    disagreement,
+    exponential_weights,
+    worst_site_weights,
+)
+from grandrounds.methods.weigh import RULES, data_size, distance_weights, model_distances, uniform_weights, weigh
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel
@@ -193,21 +189,21 @@ FAR = np.array([2 / 3, 2 / 3, 4 / 3])
 def test_disagreement_by_hand():
     np.testing.assert_allclose(disagreement(PAIR), FAR)
     np.testing.assert_allclose(disagreement(PAIR, consensus_sketches=PAIR[:2]), [0, 0, 2])
-    np.testing.assert_allclose(disagreement([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]]), [0.4, 0.4])
+    np.testing.assert_allclose(disagreement(np.array([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]])), [0.4, 0.4])
 
 
 def test_agreement_by_hand():
     """1 / D is 3/2, 3/2 and 3/4, so the shares are 2/5, 2/5 and 1/5; squared 4/9, 4/9, 1/9."""
-    np.testing.assert_allclose(agreement(PAIR, eps=0), [0.4, 0.4, 0.2])
-    np.testing.assert_allclose(agreement(PAIR, eps=0, sharpness=2), [4 / 9, 4 / 9, 1 / 9])
+    np.testing.assert_allclose(agreement_weights(disagreement(PAIR), eps=0), [0.4, 0.4, 0.2])
+    np.testing.assert_allclose(agreement_weights(disagreement(PAIR), eps=0, sharpness=2), [4 / 9, 4 / 9, 1 / 9])
     c = 1 / (0.01 + FAR)
-    np.testing.assert_allclose(agreement(PAIR, eps=0.01), c / c.sum())
-    np.testing.assert_allclose(inverse_weights(FAR, eps=0.01), c / c.sum())
+    np.testing.assert_allclose(agreement_weights(disagreement(PAIR), eps=0.01), c / c.sum())
+    np.testing.assert_allclose(agreement_weights(FAR, eps=0.01), c / c.sum())
 
 
 def test_a_site_on_the_consensus_does_not_take_all_of_the_weight():
     """Without eps its weight would be infinite."""
-    np.testing.assert_allclose(inverse_weights(np.array([0.0, 0.01, 0.03]), eps=0.01), np.array([1, 1 / 2, 1 / 4]) / 1.75)
+    np.testing.assert_allclose(agreement_weights(np.array([0.0, 0.01, 0.03]), eps=0.01), np.array([1, 1 / 2, 1 / 4]) / 1.75)
 
 
 def test_exponential_by_hand():
@@ -220,15 +216,15 @@ def test_exponential_by_hand():
 def test_worst_site_and_calibration_by_hand():
     """The exp is in the denominator too (eq. 6-7), which Algorithm 1 leaves out: weights sum to 1."""
     losses = np.log([1.0, 2.0, 4.0])
-    np.testing.assert_allclose(softmax_signal(losses, 1.0), [1 / 7, 2 / 7, 4 / 7])
-    np.testing.assert_allclose(softmax_signal(losses, 2.0), [1 / 21, 4 / 21, 16 / 21])
-    np.testing.assert_allclose(softmax_signal(losses, 0.0), [1 / 3] * 3)
-    np.testing.assert_allclose(softmax_signal(np.array([800.0, 0.0]), 5.0), [1, 0])
+    np.testing.assert_allclose(worst_site_weights(losses, beta=1.0), [1 / 7, 2 / 7, 4 / 7])
+    np.testing.assert_allclose(worst_site_weights(losses, beta=2.0), [1 / 21, 4 / 21, 16 / 21])
+    np.testing.assert_allclose(worst_site_weights(losses, beta=0.0), [1 / 3] * 3)
+    np.testing.assert_allclose(worst_site_weights(np.array([800.0, 0.0]), beta=5.0), [1, 0])
 
 
 def test_a_site_without_a_figure_counts_as_the_mean_of_the_others():
-    np.testing.assert_allclose(softmax_signal(np.log([1.0, np.nan, 4.0]), 1.0), [1 / 7, 2 / 7, 4 / 7])
-    assert softmax_signal(np.full(4, np.nan), 1.0).tolist() == [0.25] * 4
+    np.testing.assert_allclose(worst_site_weights(np.log([1.0, np.nan, 4.0]), beta=1.0), [1 / 7, 2 / 7, 4 / 7])
+    assert worst_site_weights(np.full(4, np.nan), beta=1.0).tolist() == [0.25] * 4
 
 
 def test_blend_by_hand():
@@ -396,9 +392,9 @@ def every_signal(values, counts, losses, sharpness, tau):
     far = disagreement(values)
     return {
         "data": data_size(counts),
-        "agreement": agreement(values, eps=0.01, sharpness=sharpness),
+        "agreement": agreement_weights(disagreement(values), eps=0.01, sharpness=sharpness),
         "exponential": exponential_weights(far, tau=tau),
-        "worst_site": softmax_signal(losses, tau),
+        "worst_site": worst_site_weights(losses, beta=tau),
         "floored": apply_floor(data_size(counts), 0.2),
     }
 
@@ -433,11 +429,12 @@ def test_every_signal_is_on_the_simplex_and_moves_with_the_sites(values, counts,
 def test_the_sharper_the_less_for_whoever_is_furthest(values, low, more, tolerance):
     far = disagreement(values)
     worst = int(far.argmax())
-    np.testing.assert_allclose(inverse_weights(far, eps=0.01, sharpness=0), uniform_weights(len(far)))
+    np.testing.assert_allclose(agreement_weights(far, eps=0.01, sharpness=0), uniform_weights(len(far)))
     np.testing.assert_array_equal(outlier_weight(outlier_ratio(far), sharpness=0), np.ones(len(far)))
-    assert inverse_weights(far, eps=0.01, sharpness=low + more)[worst] <= inverse_weights(far, sharpness=low)[worst] + 1e-12
+    sharper, blunter = (agreement_weights(far, eps=0.01, sharpness=s)[worst] for s in (low + more, low))
+    assert sharper <= blunter + 1e-12
     if far[worst] > far.min() + 1e-6:
-        assert inverse_weights(far, eps=0.01, sharpness=low + more)[worst] < inverse_weights(far, sharpness=low)[worst]
+        assert sharper < blunter
     one, other = (outlier_weight(outlier_ratio(far, tolerance=tolerance), sharpness=s) for s in (low, low + more))
     assert (other <= one + 1e-12).all() and (one <= 1).all() and (other >= 0).all()
     assert (one == 1).sum() >= len(far) - max(1, len(far) // 4), "no more than one in four can stand out"
@@ -472,7 +469,7 @@ def test_what_is_kept_in_mind_lies_between_what_was_and_what_is(course, memory):
 def test_a_blend_lies_between_its_signals_and_one_alone_is_itself_to_the_bit(values, counts, e):
     signals = {
         "data": data_size(np.array(counts[: len(values)])),
-        "agreement": agreement(values),
+        "agreement": agreement_weights(disagreement(values), eps=0.01),
         "worst_site": uniform_weights(len(values)),
     }
     for name, signal in signals.items():

@@ -47,8 +47,8 @@ from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.personal.options import PersonalOptions
 from grandrounds.methods.quality.server import Quality
+from grandrounds.methods.sse_agg.harm import DEFAULT_LEAST_SHARE
 from grandrounds.methods.sse_agg.method import choose_regularizer
-from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import COLUMN_MODELS, MODELS, READS_COLUMNS
 

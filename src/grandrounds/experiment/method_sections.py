@@ -11,9 +11,9 @@ from grandrounds.core.section import ROUNDS, OwnCode, Section
 from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.quality.options import QualityOptions
+from grandrounds.methods.sse_agg.printed import check_lambdas
 from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.watch.options import WatchOptions
-from grandrounds.methods.weigh import check_lambdas
 from grandrounds.methods.xfed.options import XFedOptions
 
 

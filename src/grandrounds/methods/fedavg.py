@@ -11,7 +11,8 @@ from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.dp import CLIENT, aggregate_dp
 from grandrounds.methods.secure import aggregate_secure
 from grandrounds.methods.select import Selection, choose
-from grandrounds.methods.sse_agg.weights import choose_halves, requested_reports
+from grandrounds.methods.sse_agg.harm import choose_halves
+from grandrounds.methods.sse_agg.weights import requested_reports
 from grandrounds.methods.weigh import WeightingResult
 from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 

@@ -26,7 +26,7 @@ from grandrounds.explain.trust import distribution
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.methods.exchanges import count_groups
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
-from grandrounds.methods.weigh import MATERIAL_HARM
+from grandrounds.methods.sse_agg.harm import MATERIAL_HARM
 from grandrounds.methods.xfed.checks import scoring_references
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload

@@ -1,7 +1,7 @@
 """Weights of SSE-AGG and of FedXChain (eq. 7-8), recomputed from the numbers that Decisions record.
 
-Written from the equations and not with the code that weighs, but for the signals themselves (`methods/weigh.py`) and the
-arithmetic of trust (`grandrounds.explain.trust`). Inputs come from this round's signals and from earlier rounds.
+Written from the equations and not with the code that weighs, but for the signals themselves (`methods/sse_agg/printed.py`) and
+the arithmetic of trust (`grandrounds.explain.trust`). Inputs come from this round's signals and from earlier rounds.
 """
 
 from __future__ import annotations
@@ -16,25 +16,19 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import MethodSettings, TrustSettings, WeighSettings
 from grandrounds.explain.trust import CLOSE, TrustInputs, TrustResult, TrustRule, compute_trust
 from grandrounds.methods.fedxchain.server import divergence_alarms
-from grandrounds.methods.sse_agg.weights import (
-    HARM_BY_HALF,
-    MIN_COHORT_SITES,
-    confirm_harm,
-    resolve_lambdas,
-    resolve_least_share,
-    resolve_sharpness,
-)
-from grandrounds.methods.weigh import (
+from grandrounds.methods.sse_agg.agreement import MIN_COHORT_SITES, resolve_sharpness
+from grandrounds.methods.sse_agg.harm import HARM_BY_HALF, confirm_harm, resolve_least_share, retained_share
+from grandrounds.methods.sse_agg.outliers import outlier_ratio_beyond_sampling, smoothed_ratio
+from grandrounds.methods.sse_agg.printed import (
+    agreement_weights,
     apply_floor,
     blend,
-    data_size,
+    calibration_weights,
     exponential_weights,
-    inverse_weights,
-    outlier_ratio_beyond_sampling,
-    retained_share,
-    smoothed_ratio,
-    softmax_signal,
+    worst_site_weights,
 )
+from grandrounds.methods.sse_agg.weights import resolve_lambdas
+from grandrounds.methods.weigh import data_size
 
 OUTLIER = "outlier"
 
@@ -92,9 +86,9 @@ def recompute_blend(settings: WeighSettings, decision: DecisionEntry, sites: Seq
         agreement = trust * rows if settings.form == OUTLIER else rows if flat.all() else trust
         parts["agreement"] = agreement / agreement.sum()
     if "worst_site" in used:
-        parts["worst_site"] = softmax_signal(column(signals["val_loss"], sites), settings.beta)
+        parts["worst_site"] = worst_site_weights(column(signals["val_loss"], sites), beta=settings.beta)
     if "calibration" in used:
-        parts["calibration"] = softmax_signal(column(signals["ece"], sites), settings.gamma)
+        parts["calibration"] = calibration_weights(column(signals["ece"], sites), gamma=settings.gamma)
     return apply_floor(blend(parts, used), settings.floor)
 
 
@@ -181,7 +175,7 @@ def _distance_trust(settings: WeighSettings, far: Array, speaking: Array) -> Arr
     shares = (
         exponential_weights(far, tau=settings.tau)
         if settings.form == "exponential"
-        else inverse_weights(far, eps=settings.eps, sharpness=resolve_sharpness(settings))
+        else agreement_weights(far, eps=settings.eps, sharpness=resolve_sharpness(settings))
     )
     most: Array = shares / shares.max()
     return most

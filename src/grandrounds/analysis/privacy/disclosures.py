@@ -14,7 +14,8 @@ from grandrounds.methods.base import Method
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
+from grandrounds.methods.sse_agg.harm import confirms_on_halves
+from grandrounds.methods.sse_agg.weights import resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 
 ROWS, SUMMARY, ROW_COUNTS, MODEL, SCORES = "rows", "summary", "row counts", "model", "scores"

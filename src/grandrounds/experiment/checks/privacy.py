@@ -20,7 +20,8 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.checks import keeps_trust
 from grandrounds.methods.personal.server import is_personal
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
+from grandrounds.methods.sse_agg.harm import confirms_on_halves
+from grandrounds.methods.sse_agg.weights import resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS

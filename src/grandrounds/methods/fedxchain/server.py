@@ -36,7 +36,9 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.rewards import with_rewards
 from grandrounds.methods.fedxchain.site import SiteTrust
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum, secure_weighted_sum
-from grandrounds.methods.sse_agg.weights import HARMS, STANDING, PerSiteState, explanation_weights
+from grandrounds.methods.site_state import PerSiteState
+from grandrounds.methods.sse_agg.harm import HARMS, STANDING
+from grandrounds.methods.sse_agg.weights import explanation_weights
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS

@@ -14,8 +14,9 @@ from grandrounds.core.records import RunSummary
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.select import count_sites
+from grandrounds.methods.sse_agg.agreement import is_explained_round
 from grandrounds.methods.sse_agg.summary import describe_run
-from grandrounds.methods.sse_agg.weights import is_explained_round, resolve_lambdas
+from grandrounds.methods.sse_agg.weights import resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF
 from grandrounds.site.plugin import Site, SitePlugin, TrainRequest
 from grandrounds.site.stack import Part, Stack

@@ -7,17 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.methods.sse_agg.harm import HARM, HARM_ALONE, HARM_BY_HALF, MATERIAL_HARM, MIN_ROWS_TO_HALVE
+from grandrounds.methods.sse_agg.outliers import MIN_NEIGHBOURS, is_comparable, outlier_ratio_beyond_sampling
 from grandrounds.methods.sse_agg.summary import KEEPS_ALL
-from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
-from grandrounds.methods.weigh import (
-    HARM,
-    HARM_ALONE,
-    MATERIAL_HARM,
-    MIN_NEIGHBOURS,
-    MIN_ROWS_TO_HALVE,
-    is_comparable,
-    outlier_ratio_beyond_sampling,
-)
 from grandrounds.report.explanations import Block, Explanations
 from grandrounds.report.weights.record import SiteView, join_names, percent, whole_percent
 

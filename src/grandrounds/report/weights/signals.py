@@ -11,7 +11,7 @@ import numpy as np
 
 from grandrounds.explain.trust import DOUBTS, agreement, divergence_penalty
 from grandrounds.methods.fedxchain.summary import rejection_code
-from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
+from grandrounds.methods.sse_agg.harm import HARM_BY_HALF
 from grandrounds.report.weights.record import SiteView, as_sentence, join_names, percent, whole_percent
 
 TRUST_SIGNALS = ("accuracy", "nsds", "steadiness", "consistency", "trust", "alignment", "contribution", "reward")
