@@ -23,6 +23,7 @@ from grandrounds_studies.results import Reading, Results
 from grandrounds_studies.running import conduct_study
 from grandrounds_studies.sse_agg.communication import FULL, NOISY_10, saves
 from grandrounds_studies.sse_agg.setting import FEDAVG, OURS, PRINTED
+from grandrounds_studies.sse_agg.skin import CLEAN_SAM, PATCHED_SAM
 from grandrounds_studies.study import FAILS, FOLDS, HOLDS, Arm, Cell, Claim, Measure, Point, Quick, Study, Verdict
 from grandrounds_studies.tally import Tally, Told, answers
 from grandrounds_studies.wording import shown_claims
@@ -108,6 +109,23 @@ def test_the_printed_form_and_ours_are_told_apart():
     )
     default = gr.Experiment.parse({"data": {"name": "digits"}, "method": {"name": "sse-agg"}}).plan()["method"]
     assert ours["weigh"] == default["weigh"] and ours["stability"] != "none"
+
+
+def test_reliance_on_the_patch_is_read_on_patched_images():
+    """Eq. 25 judges SSE-AGG where the patch is in the image; on clean images it is our own question."""
+    for name, side in (("skin-lesions", "ham10000-six"), ("skin-lesions-128", "ham10000-large")):
+        study = studies()[f"sse-agg/{name}"]
+        assert {study.plan(cell)["data"]["name"] for cell in study.cells(1)} == {side}
+        by_place = {claim.where: claim for claim in study.claims if "SAM" in claim.says}
+        values = {"FedAvg": (0.3, 0.1), "SSE-AGG as printed": (0.2, 0.1)}
+        readings = {
+            Cell(study.points[0].label, arm, i): Reading({PATCHED_SAM.name: patched + i / 100, CLEAN_SAM.name: clean})
+            for arm, (patched, clean) in values.items()
+            for i in range(2)
+        }
+        results = Results(study, readings, 2)
+        verdicts = {where: claim.test(results, "SSE-AGG as printed").word for where, claim in by_place.items()}
+        assert verdicts["eq. 25"] == HOLDS and verdicts["our question"] == FAILS
 
 
 def test_recipes_of_a_paper_are_in_its_folder():
@@ -360,7 +378,7 @@ def test_a_folder_of_another_experiment_is_refused(folder):
 def test_studies_are_listed_and_found():
     listed = rounds("reproduce")
     assert listed.returncode == 0 and listed.stdout == rounds("list", "studies").stdout
-    for name in ("table-1", "table-2", "fig-1", "fig-2", "fig-3", "fig-4", "skin-lesions"):
+    for name in ("table-1", "table-2", "fig-1", "fig-2", "fig-3", "fig-4", "skin-lesions", "skin-lesions-128"):
         assert f"sse-agg/{name} " in listed.stdout
     unknown = rounds("reproduce", "sse-agg/table1")
     assert unknown.returncode == 2 and "did you mean 'sse-agg/table-1'" in unknown.stderr

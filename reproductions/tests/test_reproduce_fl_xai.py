@@ -39,7 +39,7 @@ from grandrounds_studies.fl_xai.measures import FIRST_LOCAL, LOCAL, SPREAD, cour
 from grandrounds_studies.fl_xai.nets import COMPLEX, NETS, NUMBER_OF_SITES
 from grandrounds_studies.fl_xai.noise import ATTACK, BY_HEART, NOISE, NOISY, NONE, PROMISED, PROXY, two_hundred, wanders
 from grandrounds_studies.fl_xai.reading import AREA
-from grandrounds_studies.fl_xai.setting import AT, FEDAVG, MAPS
+from grandrounds_studies.fl_xai.setting import AT, FEDAVG, LENGTHS, LONG, MAPS, SHORT
 from grandrounds_studies.fl_xai.sharing import EXTERNAL, OTHERS, RISE, SHARING
 from grandrounds_studies.fl_xai.steps import NO_MOMENTUM, OF_FLOWERS, STEPS
 from grandrounds_studies.fl_xai.strategies import ADAM, CLIENTS, FEDOPT, OUR_ADAM, STRATEGIES, YOGI
@@ -48,20 +48,33 @@ from grandrounds_studies.fl_xai.tasks import OTHERS as KIND_SITES
 from grandrounds_studies.kept import digest
 from grandrounds_studies.results import NotRun, Reading, Results
 from grandrounds_studies.study import FAILS, HOLDS, UNCOUNTED, Arm, Cell, Study
+from grandrounds_studies.tally import PARTLY
 
 NAMES = (*(f"fl-xai/4.{k}" for k in range(3, 13)), "fl-xai/steps")
 
 
 def plan(made: Study, arm: Arm, seed: int = 0) -> dict:
-    return made.plan(Cell(made.points[0].label, arm.label, seed))
+    """The plan at the last point: with five local epochs, where there are several training lengths."""
+    return made.plan(Cell(made.points[-1].label, arm.label, seed))
 
 
 # What there is
 
 
-def test_every_experiment_of_the_chapter_is_there_with_three_seeds():
+def test_every_experiment_of_the_chapter_is_there():
+    """With three seeds; ten where the number of local epochs, which the thesis does not state, can decide a claim."""
     held = {name: s for name, s in studies().items() if name.startswith("fl-xai/")}
-    assert tuple(held) == NAMES and all(s.seeds == 3 for s in held.values())
+    assert tuple(held) == NAMES
+    by_length = {f"fl-xai/4.{k}" for k in (3, 8, 9, 10, 11)}
+    for name, study in held.items():
+        lengths = [study.plan(Cell(p.label, study.arms[0].label, 0))["train"]["epochs"] for p in study.points]
+        assert (study.seeds, lengths == [1, 2, 5]) == ((10, True) if name in by_length else (3, False)), name
+
+
+def test_twenty_sites_take_as_many_steps_as_two_at_every_length():
+    long = NUMBER_OF_SITES.arms[-1].label
+    epochs = [NUMBER_OF_SITES.plan(Cell(p.label, long, 0))["train"]["epochs"] for p in NUMBER_OF_SITES.points]
+    assert epochs == [10, 20, 50]
 
 
 def test_the_set_up_is_the_thesiss():
@@ -120,14 +133,15 @@ def test_recipes_are_the_studies_set_up(recipe, made, arm):
 
 
 def test_printed_figures_are_the_thesiss():
-    by = {arm: STRATEGIES.published[AT, arm] for arm in CLIENTS}
+    by = {arm: STRATEGIES.published[LONG, arm] for arm in CLIENTS}
+    assert all(STRATEGIES.published[p.label, ADAM.label] == by[ADAM.label] for p in STRATEGIES.points)
     assert [by[a.label]["accuracy"] for a in (FEDAVG, FEDOPT, ADAM, YOGI)] == [0.6305, 0.63, 0.3229, 0.382]
     assert [by[a.label][LOCAL.name] for a in (FEDAVG, FEDOPT, ADAM, YOGI)] == [0.74, 0.71, 0.40, 0.50]
     assert [f["accuracy"] for f in DISTRIBUTIONS.published.values()] == [0.6288, 0.6171, 0.5633]
     assert [f[LOCAL.name] for f in ASYNCHRONY.published.values()] == [0.74, 0.70]
-    assert [f[TEN.name] for f in TASKS.published.values()] == [0.707, 0.697]
-    assert [f["accuracy"] for f in NETS.published.values()] == [0.65, 0.57]
-    assert [f["accuracy"] for f in NUMBER_OF_SITES.published.values()] == [0.74, 0.70, 0.65, 0.58]
+    assert [f[TEN.name] for f in TASKS.published.values()] == 3 * [0.707, 0.697]
+    assert [f["accuracy"] for f in NETS.published.values()] == 3 * [0.65, 0.57]
+    assert [f["accuracy"] for f in NUMBER_OF_SITES.published.values()] == 3 * [0.74, 0.70, 0.65, 0.58]
     cost = COST.published[AT, FEDAVG.label]
     assert (cost["accuracy"], cost["seconds"], cost["training_messages"]) == (0.7181, 7780.61, 200)
     assert cost[NUMBERS.name] == 423_773, "339,018,640 bytes / 200 messages / 4 bytes"
@@ -222,8 +236,43 @@ def test_fedadam_is_far_below_by_ten_points_and_not_by_five():
     assert judged(results, "accuracy of .74 in round 10", FEDAVG) == UNCOUNTED
     assert judged(results, "a server optimiser is clearly more", OUR_ADAM) == HOLDS
     wide = found(STRATEGIES, {FEDAVG.label: {"accuracy": [0.6, 0.6]}, ADAM.label: {"accuracy": [0.1, 0.55]}})
-    told = claims.apart("accuracy", AT, to=FEDAVG.label, by=0.1)(wide, ADAM.label)
+    told = claims.apart("accuracy", SHORT, to=FEDAVG.label, by=0.1)(wide, ADAM.label)
     assert told.word == FAILS and told.why.startswith("inconclusive")
+
+
+def test_a_claim_is_tested_at_every_training_length_and_the_verdict_names_those_that_reproduce_it():
+    """FedAdam is 30 points below with one epoch, 15 with two and 5 with five; FedYogi is never far below."""
+    gaps = {FEDAVG.label: (0.0, 0.0, 0.0), ADAM.label: (0.30, 0.15, 0.05), YOGI.label: (0.0, 0.0, 0.0)}
+    readings = {
+        Cell(length, arm, i): Reading({"accuracy": 0.6 - gap + 0.01 * i})
+        for arm, below in gaps.items()
+        for length, gap in zip(LENGTHS, below, strict=True)
+        for i in range(2)
+    }
+    (claim,) = [c for c in STRATEGIES.claims if c.says.startswith("FedAdam and FedYogi are far below")]
+    results = Results(STRATEGIES, readings, 2)
+    adam = claim.test(results, ADAM.label)
+    assert adam.word == PARTLY
+    assert adam.why.startswith("reproduced with 1 local epoch and 2 local epochs, not reproduced with 5 local epochs; ")
+    assert claim.test(results, YOGI.label).word == FAILS
+    with pytest.raises(NotRun):
+        claim.test(results, OUR_ADAM.label)
+    short = STRATEGIES.without(LENGTHS[1:])
+    only = claim.test(Results(short, readings, 2), ADAM.label)
+    assert only.word == HOLDS and only.why.endswith("(not tested: 2 local epochs, 5 local epochs)")
+
+
+def test_a_claim_is_inconclusive_where_every_training_length_is():
+    values = {FEDAVG.label: [0.6, 0.6], ADAM.label: [0.1, 0.55]}
+    readings = {
+        Cell(length, arm, i): Reading({"accuracy": v[i]}) for length in LENGTHS for arm, v in values.items() for i in range(2)
+    }
+    test = claims.at_each(LENGTHS, lambda at: claims.apart("accuracy", at, to=FEDAVG.label, by=0.1))
+    assert test(Results(STRATEGIES, readings, 2), ADAM.label).unclear
+    equal = {Cell(LONG, ADAM.label, i): Reading({"accuracy": 0.6}) for i in range(2)}
+    mixed = test(Results(STRATEGIES, readings | equal, 2), ADAM.label)
+    assert mixed.word == FAILS and not mixed.unclear
+    assert mixed.why.startswith("inconclusive with 1 local epoch and 2 local epochs, not reproduced with 5 local epochs; ")
 
 
 def test_a_sweep_falls_step_by_step_and_clearly_at_the_end():

@@ -117,5 +117,6 @@ def test_every_set_of_the_catalog_with_two_classes_states_its_event():
     assert stated == {
         "breast-cancer": "malignant", "synthetic-binary": "class 1", "heart": "yes", "diabetes-130": "yes",
         "eicu-demo": "1", "eicu-demo-hospitals": "1", "icu-cohort": "1", "ham10000-malignant": "malignant",
-        "ham10000-six": "malignant", "tcga-brca": "1", "fed-heart-disease": "yes", "fed-heart-disease-scaled": "yes",
+        "ham10000-six": "malignant", "ham10000-large": "malignant", "tcga-brca": "1",
+        "fed-heart-disease": "yes", "fed-heart-disease-scaled": "yes",
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +11,8 @@ from grandrounds.metrics import PairedTest, describe, paired_t
 from grandrounds_studies.claims import Test, differs, down, inside, signed, steps, up, verdict
 from grandrounds_studies.fedxchain.claims import known
 from grandrounds_studies.results import NotRun, Results
-from grandrounds_studies.study import FAILS, HOLDS, Verdict
+from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, OPEN, UNCOUNTED, Verdict
+from grandrounds_studies.tally import PARTLY
 
 
 def apart(measure: str, at: str, *, to: str, by: float) -> Test:
@@ -23,6 +24,45 @@ def apart(measure: str, at: str, *, to: str, by: float) -> Test:
         return down(pair, why, by=by) if by > 0 else up(pair, why, by=-by)
 
     return test
+
+
+def at_each(points: Sequence[str], make: Callable[[str], Test]) -> Test:
+    """Make a test at each of these points; the verdict names the points at which the claim is reproduced.
+
+    It is "partly reproduced" where some points reproduce it and others do not, and inconclusive where all points are.
+    """
+
+    def test(found: Results, arm: str) -> Verdict:
+        verdicts: dict[str, Verdict] = {}
+        missing: dict[str, str] = {}
+        for point in points:
+            try:
+                verdicts[point] = make(point)(found, arm)
+            except NotRun as e:
+                missing[point] = str(e)
+        if not verdicts:
+            raise NotRun(next(iter(missing.values())))
+        lost = f" (not tested: {', '.join(missing)})" if missing else ""
+        return _merge_verdicts(verdicts, lost)
+
+    return test
+
+
+def _merge_verdicts(verdicts: Mapping[str, Verdict], lost: str) -> Verdict:
+    """One verdict on a claim from those at several points."""
+    told = "; ".join(f"{point}: {v.why.removeprefix(NOT_CLEAR)}" for point, v in verdicts.items()) + lost
+    words = {v.word for v in verdicts.values()} - {OPEN, UNCOUNTED}
+    if not words:
+        return Verdict(next(iter(verdicts.values())).word, told)
+    names = {
+        HOLDS: [p for p, v in verdicts.items() if v.word == HOLDS],
+        "inconclusive": [p for p, v in verdicts.items() if v.unclear],
+        FAILS: [p for p, v in verdicts.items() if v.word == FAILS and not v.unclear],
+    }
+    summary = ", ".join(f"{word} with {' and '.join(held)}" for word, held in names.items() if held)
+    if words == {FAILS}:
+        return Verdict(FAILS, f"{'' if names[FAILS] else NOT_CLEAR}{summary}; {told}")
+    return Verdict(HOLDS if words == {HOLDS} else PARTLY, f"{summary}; {told}")
 
 
 def along(measure: str, at: str, arms: Sequence[str], *, falling: bool) -> Test:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grandrounds_studies.claims import better, worse
 from grandrounds_studies.fl_xai import drawing
-from grandrounds_studies.fl_xai.claims import apart
+from grandrounds_studies.fl_xai.claims import apart, at_each
 from grandrounds_studies.fl_xai.looked import final_numbers, of_final
 from grandrounds_studies.fl_xai.maps import CALLED, SHARP, WORDS, name_of
 from grandrounds_studies.fl_xai.measures import number
 from grandrounds_studies.fl_xai.setting import (
-    AT,
     BASE,
-    HERE,
-    INTERVALS,
     KINDS,
+    LENGTHS,
+    LONG,
     LOOK,
+    MANY_INTERVALS,
+    MANY_SEEDS,
     MAPS,
     MEASURED,
     OURS,
     QUICK,
-    SEEDS,
-    SETTLED,
+    SETTLED_BY_LENGTH,
+    SHORT,
     source,
+    training_lengths,
 )
 from grandrounds_studies.study import Arm, Claim, Headline, Measure, Quick, Study
 from grandrounds_studies.xfed.claims import close
@@ -65,35 +68,39 @@ TASKS = Study(
     name="fl-xai/4.8",
     title="One task and two in one net",
     source=source("4.8", "Figs. 4.36 to 4.38 and Table 4.6"),
-    headline=Headline(AT, MULTI.label, TEN.name, "accuracy is slightly lower"),
+    headline=Headline(LONG, MULTI.label, TEN.name, "accuracy is slightly lower"),
     base=BASE,
-    points=(HERE,),
+    points=training_lengths(),
     arms=(SINGLE, MULTI, ALONE),
     measures=(
         *(TEN, TWO),
         *final_numbers("concentration", "gini", without=OTHERS),
         of_final("grad_cam", "dark", without=OTHERS),
     ),
-    published={(AT, SINGLE.label): {TEN.name: 0.707}, (AT, MULTI.label): {TEN.name: 0.697}},
+    published={
+        (at, arm): {TEN.name: printed}
+        for at in LENGTHS
+        for arm, printed in ((SINGLE.label, 0.707), (MULTI.label, 0.697))
+    },
     claims=(
         Claim(
             "accuracy is slightly lower with several tasks (69.7% against 70.7%; read as: clearly lower)",
             "Table 4.6",
             (MULTI.label,),
-            worse(TEN.name, AT),
+            at_each(LENGTHS, lambda at: worse(TEN.name, at)),
         ),
         Claim(
             "... by about a point (read as: by three at most)",
             "Table 4.6",
             (MULTI.label,),
-            close(AT, TEN.name, {MULTI.label: SINGLE.label}, within=0.03),
+            at_each(LENGTHS, lambda at: close(at, TEN.name, {MULTI.label: SINGLE.label}, within=0.03)),
         ),
         *(
             Claim(
                 f"a stronger and more precise focus with several tasks (read as: {WORDS[figure][0]} of {CALLED[map]} is above)",
                 "Table 4.6",
                 (MULTI.label,),
-                better(name_of(map, figure), AT),
+                at_each(LENGTHS, partial(better, name_of(map, figure))),
             )
             for map in MAPS
             for figure in SHARP
@@ -102,11 +109,11 @@ TASKS = Study(
             "the other task helps: clearly more accurate than the five sites alone",
             OURS,
             (MULTI.label,),
-            apart(TEN.name, AT, to=ALONE.label, by=-1e-9),
+            at_each(LENGTHS, lambda at: apart(TEN.name, at, to=ALONE.label, by=-1e-9)),
         ),
     ),
     settled=(
-        *SETTLED,
+        *SETTLED_BY_LENGTH,
         "The thesis does not name its tasks. Here sites 1, 3, 5, 7 and 9 name one of ten objects; the others tell animals from "
         "vehicles. One net with a shared body and a head for each task. 'Single task' has all ten sites name objects. In all "
         "arms accuracy is on the test images of sites 1, 3, 5, 7 and 9, about 2,000; the majority class alone is right on a "
@@ -118,13 +125,13 @@ TASKS = Study(
         MEASURED,
         KINDS,
         LOOK,
-        INTERVALS,
+        MANY_INTERVALS,
     ),
     remarks=(
         "Table 4.6 calls Grad-CAM of the single task 'localized in few regions' and of several tasks 'broader', and the latter "
         "also a 'more precise focus': both cannot be the better map.",
     ),
     draws=lambda results: drawing.side_by_side(results, (TEN, *final_numbers("concentration")), "Table 4.6"),
-    quick=Quick({**QUICK, "split": {k: v for k, v in QUICK["split"].items() if k != "sites"}}),
-    seeds=SEEDS,
+    quick=Quick({**QUICK, "split": {k: v for k, v in QUICK["split"].items() if k != "sites"}}, points=(SHORT,)),
+    seeds=MANY_SEEDS,
 )

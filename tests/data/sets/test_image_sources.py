@@ -20,9 +20,11 @@ from grandrounds.data.sets.eicu import EICU_DEMO
 from grandrounds.data.sets.image_sources import (
     convert_cifar10,
     convert_ham10000,
+    convert_ham10000_large,
     convert_mnist,
     convert_xfed,
     npz_bytes,
+    read_ham10000_zip,
 )
 from grandrounds.data.sets.images import HAM_FILES, MNIST_FILE
 from tests.support import refused
@@ -180,6 +182,26 @@ def test_ham10000_is_reduced_and_put_in_order(tmp_path):
     assert result["site_names"][result["site"]].tolist() == ["rosendahl", "vienna_dias", "vidir_modern"]
     header, *lines = TABLE.splitlines(keepends=True)
     assert built["ham10000/ham10000_metadata.csv"].decode() == "".join([header, *sorted(lines, key=lambda t: t[6:15])])
+
+
+def test_the_larger_ham10000_has_the_same_images_at_another_size_from_the_publisher_and_from_an_archive(tmp_path):
+    files = ham_files(tmp_path)
+    built = convert_ham10000_large(files, no_progress)
+    made = arrays_of(built, "ham10000/ham10000_128x128_made.npz")
+    assert made["x"].shape == (3, 128, 128, 3) and made["x"][:, 20, 40, 1].tolist() == [40, 80, 120]
+    assert made["mask"][:, :, :64].all() and not made["mask"][:, :, 64:].any()
+    assert (
+        built["ham10000/ham10000_metadata.csv"]
+        == convert_ham10000(files, no_progress)["ham10000/ham10000_metadata.csv"]
+    )
+    with zipfile.ZipFile(tmp_path / "copies.zip", "w") as copies:
+        for path in files.values():
+            if path.suffix == ".zip":
+                with zipfile.ZipFile(path) as archive:
+                    for member in archive.namelist():
+                        copies.writestr(member.replace("_segmentation", ""), archive.read(member))
+    copied = read_ham10000_zip(tmp_path / "copies.zip")
+    assert all((copied[key] == made[key]).all() for key in made)
 
 
 def test_an_image_that_is_damaged_is_refused(tmp_path):

@@ -166,6 +166,25 @@ def test_ham10000_six_is_the_malignant_set_at_six_sites(held):
 
 
 @HAM
+def test_ham10000_large_has_the_first_200_of_each_diagnosis_at_six_sites(held):
+    large, six = held("ham10000-large"), held("ham10000-six")
+    assert large.shape == (3, 128, 128) and Counter(large.columns["dx"]) == {
+        "akiec": 200, "bcc": 200, "bkl": 200, "df": 115, "mel": 200, "nv": 200, "vasc": 142,
+    }  # fmt: skip
+    assert Counter(large.label) == {"malignant": 600, "benign": 657} and len(set(large.site)) == 6
+    rows = np.flatnonzero(np.isin(six.columns["image_id"], large.columns["image_id"]))
+    assert (six.columns["image_id"][rows] == large.columns["image_id"]).all()
+    assert (six.label[rows] == large.label).all() and (six.patient[rows] == large.patient).all()
+    inside = [images.masks.mean(axis=(1, 2)) for images in (large, six.take(rows))]
+    assert np.abs(inside[0] - inside[1]).max() < 0.03, "the same masks at another size"
+    colour = [images.pixels.mean(axis=(1, 2, 3)) for images in (large, six.take(rows))]
+    assert np.abs(colour[0] - colour[1]).max() < 2
+    for source in ("rosendahl", "vidir_modern"):
+        one, two = (set(large.patient[large.site == f"{source} {k}"]) for k in (1, 2))
+        assert one and two and not one & two
+
+
+@HAM
 def test_a_set_of_pictures_can_be_checked_without_naming_a_net(held):
     held("ham10000-six")
     code = (

@@ -86,6 +86,16 @@ HAM_FILES = (
         build=image_sources.HAM10000,
     ),
 )
+HAM_LARGE_FILES = (
+    DataFile(
+        "ham10000/ham10000_200x150_subset.zip",
+        "d67ae6f90965c9dcf13e3f7c4f68373b248120fb5322001919bad477919e4700",
+        6_117_216,
+        also=(DataFile("ham10000/ham10000_128x128_made.npz", None, 82_500_000),),
+        build=image_sources.HAM10000_LARGE,
+    ),
+    replace(HAM_FILES[1], build=image_sources.HAM10000_LARGE),
+)
 XFED_FILE = DataFile(
     "xfed_masks/xfed_masks.npz",
     "2b3c3b174ac0dbea4084e67b34b803b16b48adabf8011a985f47b891d46bf7c7",
@@ -166,16 +176,41 @@ def ham10000() -> ImageSet:
 
 def ham10000_malignant() -> ImageSet:
     """HAM10000 as two classes: malignant (akiec, bcc, mel: 1,954) against benign (8,061)."""
-    images = ham10000()
+    return _by_malignancy(ham10000(), name="ham10000-malignant")
+
+
+def _by_malignancy(images: ImageSet, *, name: str) -> ImageSet:
     malignant = np.isin(images.label.astype(str), MALIGNANT)
     label = np.array(["benign", "malignant"], object)[malignant.astype(int)]
     columns = {**images.columns, "malignancy": label}
-    return replace(images, name="ham10000-malignant", label=label, columns=columns)
+    return replace(images, name=name, label=label, columns=columns)
 
 
 def ham10000_six() -> ImageSet:
     """HAM10000 as two classes at six sites: the two largest of its four sources in two halves, by whole lesions."""
     return replace(halve_largest(ham10000_malignant()), name="ham10000-six")
+
+
+def ham10000_large() -> ImageSet:
+    """HAM10000 at 128 x 128: the first 200 images of each diagnosis, as two classes at six sites as `ham10000-six`."""
+    path, meta = (locate_file(file, name="ham10000-large") for file in HAM_LARGE_FILES)
+    arrays = image_sources.read_ham10000_zip(path) if path.suffix == ".zip" else load_npz(path)
+    table = read_table(meta, form=PLAIN)
+    ids = table.column("image_id")
+    row_of = {name: row for row, name in enumerate(ids.tolist())}
+    rows = np.array([row_of[name] for name in arrays["image_id"].tolist()])
+    columns = {name: to_text(values[rows]) for name, values in table.columns.items()}
+    columns["sex"] = np.where(columns["sex"] == "unknown", "sex unknown", columns["sex"])
+    images = ImageSet(
+        name="ham10000-large",
+        pixels=arrays["x"],
+        label=columns["dx"],
+        site=columns["dataset"],
+        patient=columns["lesion_id"],
+        masks=arrays["mask"],
+        columns=columns,
+    )
+    return halve_largest(_by_malignancy(images, name="ham10000-large"))
 
 
 def halve_largest(images: ImageSet, *, count: int = 2, seed: int = 0) -> ImageSet:
@@ -376,6 +411,14 @@ IMAGE_SETS: dict[str, dict[str, Any]] = {
         "event": "malignant",
         "load": ham10000_six,
         **(_HAM | {"site": "clinic"}),
+    },
+    "ham10000-large": {
+        "name": "ham10000-large",
+        "title": "HAM10000 skin lesions, 128 x 128 pixels in colour: malignant or benign, 200 of each diagnosis, six sites",
+        "label": "malignancy",
+        "event": "malignant",
+        "load": ham10000_large,
+        **(_HAM | {"rows": 1_257, "files": HAM_LARGE_FILES, "site": "clinic"}),
     },
 }
 """Facts of the sets to train on, in the words of `catalog.Entry`; `load` gives an `ImageSet`."""

@@ -96,6 +96,7 @@ _CLASSES = {
     ("breast-cancer", "malignant"): "malignant tumour",
     ("ham10000-malignant", "malignant"): "malignant lesion",
     ("ham10000-six", "malignant"): "malignant lesion",
+    ("ham10000-large", "malignant"): "malignant lesion",
 }
 """Names of events by data set and class."""
 
