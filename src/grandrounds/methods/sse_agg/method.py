@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,12 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.records import RunSummary
+from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.sse_agg.agreement import is_explained_round
-from grandrounds.methods.sse_agg.summary import describe_run
+from grandrounds.methods.sse_agg.summary import describe_run, weight_numbers
 from grandrounds.methods.sse_agg.weights import resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF
 from grandrounds.site.plugin import Site, SitePlugin, TrainRequest
@@ -66,6 +66,11 @@ class SSEAgg(FedAvg):
     name = "sse-agg"
     title = "SSE-AGG: weighs sites by the agreement of their explanations, which local regularisation keeps consistent"
     site = (PatientHalves,)
+
+    @classmethod
+    def own_numbers(cls, plan: Plan, records: Sequence[RoundRecord], state: Mapping[str, Array]) -> dict[str, object]:
+        weights = weight_numbers(records)
+        return {"weights": weights} if weights else {}
 
     @classmethod
     def describe(cls, summary: RunSummary) -> tuple[MethodFact, ...]:

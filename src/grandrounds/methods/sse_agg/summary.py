@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.records import Part, RoundRecord, RunSummary
 
 KEEPS_ALL = 0.9995
 """Share of its rows' weight from which a site keeps all of it."""
+
+_NAMED = 3
+"""Sites that a fact names."""
 
 
 def demotion_summary(records: Sequence[RoundRecord]) -> dict[str, dict[str, dict[str, float]]]:
@@ -47,11 +51,42 @@ def describe_run(summary: RunSummary) -> tuple[MethodFact, ...]:
         facts.append(MethodFact("cohorts from round to round", rand, "adjusted Rand index: 1 the same, 0 by chance"))
     if summary.temperature is not None:
         facts.append(MethodFact("temperature", f"{summary.temperature:.2f}", "1: probabilities are left as they are"))
-    lost = [
-        f"{site} since round {of['since']:.0f}: {of['weight']:.1%} of the weight, not {of['by_rows']:.1%} as by rows"
-        for site, of in summary.demoted.items()
+    return (*facts, _weight_fact(summary))
+
+
+def weight_numbers(records: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
+    """Compare the weights of the last round with explanations with the shares of rows.
+
+    Returns:
+        By site: `weight`, `by_rows` (its share of the rows) and `distance` of its explanations from the consensus, the greatest
+        loss first. Empty where no round had explanations.
+    """
+    explained = [r.decision for r in records if r.decision.signals.get("disagreement")]
+    if not explained:
+        return {}
+    last = explained[-1]
+    weights = next((s.weights for s in last.stages if s.part == "weigh" and s.weights), last.weights)
+    distance = last.signals["disagreement"]
+    rows = {s: n for s, n in last.signals.get("data_size", {}).items() if s in weights and s in distance}
+    found = {
+        s: {"weight": float(weights[s]), "by_rows": n / sum(rows.values()), "distance": float(distance[s])}
+        for s, n in rows.items()
+    }
+    return {s: found[s] for s in sorted(found, key=lambda s: (found[s]["weight"] - found[s]["by_rows"], s))}
+
+
+def _weight_fact(summary: RunSummary) -> MethodFact:
+    """Name the sites that lost most weight, and how far their explanations lie from the consensus."""
+    numbers: Mapping[str, Mapping[str, float]] = summary.method_numbers.get("weights", {})
+    lost = {s: n for s, n in numbers.items() if n["weight"] < n["by_rows"] * KEEPS_ALL}
+    named = [
+        f"{s} {n['weight']:.1%}, not {n['by_rows']:.1%} by rows, at distance {n['distance']:.2f}"
+        for s, n in list(lost.items())[:_NAMED]
     ]
-    return (*facts, MethodFact("sites that lost weight for their explanations", "; ".join(lost) or "none"))
+    more = f"; {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+    usual = median(n["distance"] for n in numbers.values()) if numbers else 0.0
+    note = f"distance of explanations from the consensus; median of all sites {usual:.2f}" if lost else ""
+    return MethodFact("weight lost for explanations", "; ".join(named) + more or "no site", note)
 
 
 def drift_facts(explanation: Part) -> list[MethodFact]:
