@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
-from grandrounds.methods.xfed.server import fuse_scores, rank_sites, rank_weights
+from grandrounds.methods.xfed.ranking import fuse_scores, rank_sites, rank_weights
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, AskId
 from tests import support
 

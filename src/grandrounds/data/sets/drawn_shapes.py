@@ -1,10 +1,11 @@
 """Drawn images with exact masks: a shape of fine stripes, which is the class, somewhere on a background of broad stripes.
 
-Three sets are drawn. `drawn-shapes`: any shape is on any background. `drawn-shapes-backgrounds`: ten sites; at three of them each
-shape has a background of its own, so a model of these sites can be right for the wrong reason. `drawn-shapes-scoring`: 48 images to
-score explanations by, each shape on each background equally often.
+There are three sets. `drawn-shapes`: any shape on any background. `drawn-shapes-backgrounds`: ten sites; at three of them each
+shape has a background of its own, so a model of these sites can be right for the wrong reason. `drawn-shapes-scoring`: 48 images
+to score explanations by, each shape on each background equally often.
 
-A heat map that ignores the model finds nothing: shapes lie anywhere, and they are as bright and as rich in contrast as backgrounds.
+Shapes lie anywhere, and they are as bright and as rich in contrast as backgrounds: a blob in the middle of every image has an XAI
+accuracy near one half.
 """
 
 from __future__ import annotations
