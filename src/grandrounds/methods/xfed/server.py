@@ -1,6 +1,6 @@
 """XFed (Zhao et al. 2023): only the sites with the most accurate and best explained models send them.
 
-`XFed.train_and_aggregate` is a round of Fig. 3. Step 1, which gives each site the scoring images, is task `lend` when a run starts.
+`XFed.train_and_aggregate` is a round of Fig. 3. Step 1 gives each site the scoring images: it is task `lend`, before the rounds.
 Step 3 is in `site.py`, Algorithm 1 and the IoU-ratio (eq. 6) in `explain/agreement.py`. Not in the paper: `verification.py`.
 """
 

@@ -48,7 +48,8 @@ def rationale_facts(reasons: Mapping[str, Any]) -> list[MethodFact]:
     """Summarise the summary's `reasons`: accuracy and explanations on the scoring images, beside their baselines."""
     keys = [key for key in ("accuracy", "xai", "grid", "masked_accuracy") if key in reasons]
     images = f"on {reasons['pictures']} images of reference '{reasons['on']}'" if keys else ""
-    return [MethodFact(RATIONALE_COLUMNS[key], _score_text(reasons, key), _baseline_text(reasons, key) or images) for key in keys]
+    labels = {**RATIONALE_COLUMNS, "accuracy": "scoring accuracy"}
+    return [MethodFact(labels[key], _score_text(reasons, key), _baseline_text(reasons, key) or images) for key in keys]
 
 
 def rationale_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
