@@ -11,7 +11,7 @@ from grandrounds.methods import METHODS
 from grandrounds.methods.fedxchain.summary import trust_facts
 from grandrounds.methods.xfed.server import XFed
 from grandrounds.recipes import recipe_departure
-from grandrounds.report.document import Charts, table, td, text_cell
+from grandrounds.report.document import Charts, table, text_cell, value_cell
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.selection import selection_over_rounds
 from grandrounds.report.sections.images import map_facts, rationale_facts
@@ -31,7 +31,7 @@ def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
 
 def method_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
     """Write the numbers of the method's paper as a table, with XFed's selection as a figure; empty where there are none."""
-    rows = [text_cell(fact.label) + td(escape(fact.value)) + text_cell(fact.note) for fact in method_facts(summary)]
+    rows = [text_cell(fact.label) + value_cell(fact.value) + text_cell(fact.note) for fact in method_facts(summary)]
     if not rows:
         return []
     title = METHODS[summary.method].title if summary.method in METHODS else summary.method

@@ -33,7 +33,7 @@ TIED = 0.95
 
 _DIRECTIONS = np.array([(1, 0), (0, 1), (1, 1), (1, -1)])  # of BACKGROUNDS: how a stripe's place grows down and across
 _FINE, _BROAD = (3.0, 3.6), (7.0, 9.0)  # pixels from a stripe to the next
-_RADIUS = (5.0, 7.0)
+_RADIUS = (5.5, 7.5)
 _NOISE = 12
 
 
