@@ -20,7 +20,7 @@ from grandrounds.report.sections.images import map_facts, rationale_facts
 def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
     """List the numbers of the method's paper, then those of trust, rationale and heat maps, which a run of any method may record.
 
-    A method of one's own is not asked: a run folder names it, and its code may be a stranger's.
+    A method of one's own is not asked: a run folder names it, and its code may be anyone's.
     """
     method = METHODS.get(summary.method)
     own = method.describe(summary) if method is not None else ()

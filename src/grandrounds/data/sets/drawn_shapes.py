@@ -55,7 +55,7 @@ class Drawing:
             label=np.array(SHAPES, object)[self.shape],
             site=site,
             masks=self.masks,
-            columns={"background": np.array(BACKGROUNDS, object)[self.background]},
+            columns={"background": np.array(BACKGROUNDS, object)[self.background], **({} if site is None else {"site": site})},
         )
 
 
