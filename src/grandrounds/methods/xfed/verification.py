@@ -36,5 +36,6 @@ def find_discrepancies(models: Answers, server_scores: dict[str, dict[str, float
                 continue
             difference = abs(exp(-reported) - exp(-computed)) if name == "loss" else abs(reported - computed)
             if difference > tolerance:
-                out.append(f"{site}: says {signal.replace('_', ' ')} {reported:.3f}, but the server computes {computed:.3f}")
+                label = {"xai": "XAI accuracy", "grid": "grid accuracy"}.get(signal, signal.replace("_", " "))
+                out.append(f"{site}: says {label} {reported:.3f}, but the server computes {computed:.3f}")
     return tuple(out)
