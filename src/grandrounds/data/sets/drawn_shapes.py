@@ -100,7 +100,8 @@ def _draw_stripes(direction: Array, period: tuple[float, float], rng: np.random.
     place = steps[:, 0, None, None] * down + steps[:, 1, None, None] * across
     wave = np.sin(2 * np.pi * (place / rng.uniform(*period, (n, 1, 1)) + rng.random((n, 1, 1))))
     grey = 127 + rng.uniform(60, 100, (n, 1, 1)) * wave + rng.normal(0, _NOISE, wave.shape)
-    return np.clip(grey, 0, 254).astype(np.uint8)
+    out: Array = np.clip(grey, 0, 254).astype(np.uint8)
+    return out
 
 
 def _draw_masks(shape: Array, rng: np.random.Generator) -> Array:

@@ -25,7 +25,7 @@ from grandrounds.methods.xfed.ranking import EXPLANATIONS, Ranking, SiteScores, 
 from grandrounds.methods.xfed.site import CandidateModels
 from grandrounds.methods.xfed.summary import describe_selection, selection_summary
 from grandrounds.methods.xfed.verification import find_discrepancies, score_at_server
-from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask
+from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
 
 
 class XFed(FedAvg):
@@ -59,8 +59,8 @@ class XFed(FedAvg):
         ), models
 
     def ask_to_score(self, server: Server, ask: Ask, rule: RationaleRule) -> Ask:
-        """Ask sites to train, to keep the model, and to report its scores on the scoring images."""
-        config = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
+        """Ask sites to train from the global model, to keep their own, and to report its scores on the scoring images."""
+        config: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
         report = (*(name for name in ask.report if name != "model"), REPORT)
         return replace(ask, shared={**ask.shared, **config}, report=report)
 
