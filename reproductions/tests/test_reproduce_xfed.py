@@ -14,7 +14,7 @@ from tests.support import on_few_pictures
 
 from grandrounds.analysis.case.rationale import ScoredImage
 from grandrounds.methods.select import count_sites
-from grandrounds.methods.xfed.server import rank_sites
+from grandrounds.methods.xfed.ranking import rank_sites
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds_studies import studies
 from grandrounds_studies.kept import digest

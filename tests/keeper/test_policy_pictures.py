@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 BASE = {"model": {"name": "small-cnn"}, "train": {"lr": 0.1, "batch": 16, "steps": 1}, "engine": {"device": "cpu"}}
 RUNS = {
     "xfed": {
-        "method": {"name": "xfed", "rounds": 1, "xfed": {"steps": 1, "samples": 1}},
+        "method": {"name": "xfed", "rounds": 1, "xfed": {"steps": 1, "samples": 1, "score": "grid"}},
         "reference": {"scoring": {"rows": 16, "sent": True}},
         "explain": {"sketch": "none"},
     },

@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
-from grandrounds.methods.xfed.server import fuse_scores, rank_sites, rank_weights
+from grandrounds.methods.xfed.ranking import fuse_scores, rank_sites, rank_weights
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, AskId
 from tests import support
 
@@ -43,7 +43,7 @@ def server(round=1, *, reference=None) -> Server:
     return Server(round, np.zeros(2), SITES, 0, shared_reference="scoring", reference=reference)
 
 
-def answers(accuracy, grid, *, xai=np.nan, loss=1.0, sites=SITES) -> Answers:
+def answers(accuracy, xai, *, grid=np.nan, loss=1.0, sites=SITES) -> Answers:
     """What sites say of themselves: no model."""
     here = [SITES.index(s) for s in sites]
     said = {"accuracy": accuracy, "loss": loss, "xai": xai, "grid": grid}
@@ -115,7 +115,7 @@ def test_ties_are_broken_by_accuracy_then_by_name_whatever_the_order():
 
 
 def test_a_round_in_two_steps_by_hand():
-    """0.2 grid + 0.8 accuracy: .6, .68, .56, .42; three of four are kept, and averaged by their rows."""
+    """0.2 XAI accuracy + 0.8 accuracy: .6, .68, .56, .42; three of four are kept, and averaged by their rows."""
     heard = answers([0.5, 0.6, 0.7, 0.4], [1.0, 1.0, 0.0, 0.5])
     outcome, (first, second) = played(method(xfed={"keep": 0.75}), heard)
     assert first.task == "train" and first.shared[KEEP] is True and first.to == SITES
@@ -125,11 +125,11 @@ def test_a_round_in_two_steps_by_hand():
     decision = outcome.decision
     assert list(decision.signals["score"].values()) == pytest.approx([0.6, 0.68, 0.56, 0.42])
     assert decision.signals["place"] == {"a": 2, "b": 1, "c": 3, "d": 4}
-    assert list(decision.signals["grid"].values()) == [1.0, 1.0, 0.0, 0.5]
-    assert "xai" not in decision.signals, "there are no masks"
+    assert list(decision.signals["xai"].values()) == [1.0, 1.0, 0.0, 0.5]
+    assert "grid" not in decision.signals, "there are no scenes"
     assert decision.weights == pytest.approx({"a": 4 / 9, "b": 3 / 9, "c": 2 / 9})
     np.testing.assert_allclose(outcome.model, np.array([4, 3, 2]) / 9 @ MODELS[:3])
-    assert "3 of 4 sites send their models, by 0.2 x grid accuracy + 0.8 x accuracy; not asked: d" in decision.why
+    assert "3 of 4 sites send their models, by 0.2 x XAI accuracy + 0.8 x accuracy; not asked: d" in decision.why
     assert "saves the upload of 2 numbers" in decision.why
 
 
@@ -137,14 +137,14 @@ def test_a_round_in_two_steps_by_hand():
     ("xfed", "last"),
     [
         ({"xai_share": 0}, "c"),
-        ({"xai_share": 1}, "a"),
-        ({"xai_share": 1, "score": "masks"}, "b"),
+        ({"xai_share": 1}, "b"),
+        ({"xai_share": 1, "score": "grid"}, "a"),
         ({"xai_share": 0, "measure": "cross-entropy"}, "d"),
     ],
-    ids=["accuracy alone", "grid alone", "masks alone", "cross-entropy alone"],
+    ids=["accuracy alone", "masks alone", "grid alone", "cross-entropy alone"],
 )
 def test_what_the_score_is_made_of_decides_who_is_left_out(xfed, last):
-    heard = answers([0.9, 0.8, 0.1, 0.7], [0.1, 0.8, 0.9, 0.7], xai=[0.9, 0.1, 0.8, 0.7], loss=[0.5, 0.6, 0.7, 3.0])
+    heard = answers([0.9, 0.8, 0.1, 0.7], [0.9, 0.1, 0.8, 0.7], grid=[0.1, 0.8, 0.9, 0.7], loss=[0.5, 0.6, 0.7, 3.0])
     outcome, _ = played(method(xfed=xfed), heard)
     assert set(SITES) - set(outcome.decision.weights) == {last}
     assert outcome.decision.signals["place"][last] == 4
@@ -205,7 +205,7 @@ def test_a_chosen_site_that_is_gone_when_it_is_asked_for_its_model_is_left_out()
 
 def test_a_server_that_looks_names_who_said_something_else():
     """It has the models of a, b, c; b's accuracy and c's loss are not as they said; a is within tolerance."""
-    looking = Pictures(accuracy=[0.93, 0.5, 0.9], loss=[1.0, 1.0, 3.0], xai=[np.nan] * 3, grid=[1.0, 1.0, 1.0])
+    looking = Pictures(accuracy=[0.93, 0.5, 0.9], loss=[1.0, 1.0, 3.0], xai=[1.0, 1.0, 1.0], grid=[np.nan] * 3)
     heard = answers([0.9, 0.9, 0.9, 0.1], 1.0)
     outcome, _ = played(method(xfed={"score_at": "server"}), heard, at=server(reference=looking))
     assert outcome.decision.notes == (
@@ -213,5 +213,5 @@ def test_a_server_that_looks_names_who_said_something_else():
         "c: says cross entropy 1.000, but the server computes 3.000",
     )
     assert outcome.decision.signals["seen_accuracy"] == {"a": 0.93, "b": 0.5, "c": 0.9}
-    assert "seen_xai" not in outcome.decision.signals
+    assert "seen_grid" not in outcome.decision.signals
     assert not played(method(), heard)[0].decision.notes, "it does not look unless it is told to"

@@ -336,7 +336,7 @@ def test_the_report_and_the_screen_say_it_beside_the_baselines(finished):
     assert "Right for the right reason" in page and "shuffled weights" in page
     assert f"{reasons['xai']:.3f} &plusmn;" in page
     shown = rounds("show", finished.folder).stdout
-    assert f"rationale scored on 24 images ('scoring'): accuracy {reasons['accuracy']:.3f} +- " in shown
+    assert f"XAI accuracy: {reasons['xai']:.3f} +- " in shown and "on 24 images of reference 'scoring'" in shown
     assert f"centre blob {reasons['baselines']['centre blob']['xai']:.3f}" in shown
 
 

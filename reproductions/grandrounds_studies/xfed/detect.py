@@ -26,7 +26,7 @@ def _xfed(label: str, **chosen: Any) -> Arm:
 FEDAVG = Arm("FedAvg", {"method": {"name": "fedavg"}})
 BY_GRID = _xfed("XFed by grid", score="grid")
 BY_MASKS = _xfed("XFed by masks", score="masks")
-ACCURACY_ALONE = _xfed("XFed-a", xai_share=0.0)
+ACCURACY_ALONE = _xfed("XFed-a", score="grid", xai_share=0.0)
 REASONS_ALONE = _xfed("XFed-x", score="grid", xai_share=1.0)
 MASKS_ALONE = _xfed("XFed-x by masks", score="masks", xai_share=1.0)
 OORT = Arm("Oort'", {"method": {"name": "fedavg", "select": {"rule": "loss"}}})

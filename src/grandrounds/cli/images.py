@@ -71,8 +71,8 @@ def show_masks(
         typer.Option(
             "--on",
             metavar="SET",
-            help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Default: the set that "
-            "the run was scored on (evaluation.rationale_set, or that of XFed).",
+            help="A reference set of the run, or a scoring set (drawn-shapes-scoring, xfed-mnist, xfed-cifar, xfed-cifar-30). "
+            "Default: the set that the run was scored on (evaluation.rationale_set, or that of XFed).",
         ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Images on the sheet.")] = 12,

@@ -48,7 +48,6 @@ from grandrounds.report.fairness import (
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.method_facts import method_facts
 from grandrounds.report.outcome import percent
-from grandrounds.report.sections.images import rationale_line
 from grandrounds.report.sections.local_models import local_line
 from grandrounds.report.tables import TextTable
 
@@ -225,8 +224,6 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     if summary.local:
         console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
     _show_shortcut(console, summary)
-    if summary.reasons:
-        console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
     for fact in method_facts(summary):
         console.print(str(fact), markup=False, highlight=False, soft_wrap=True)
     if verbose:

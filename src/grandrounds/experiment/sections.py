@@ -246,7 +246,7 @@ class ReferenceSet(Section):
     source: SourceName = Field(
         None,
         description="take the rows from another table that contains no site's patients; or images, all of them: "
-        "a file.npz, 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (with ground-truth masks)",
+        "a file.npz, 'drawn-shapes-scoring', 'xfed-mnist', 'xfed-cifar' or 'xfed-cifar-30' (with ground-truth masks)",
     )
 
 

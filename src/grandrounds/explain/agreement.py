@@ -103,7 +103,7 @@ def mass_in_mask(heat: Array, mask: Array) -> Array:
 
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
-    """Return the share of images with more heat inside the mask: r > 1, or r >= 1 in the `nonzero` form, as XFed prints it."""
+    """Return XFed's XAI accuracy (Algorithm 1): the share of images with r > 1, or r >= 1 in the `nonzero` form, as printed."""
     return Share.from_credit(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
 
 

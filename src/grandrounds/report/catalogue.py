@@ -27,6 +27,7 @@ from grandrounds.report.figures.hospitals import hospital_forest
 from grandrounds.report.figures.thresholds import threshold_curves
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.hospitals import compare_hospitals
+from grandrounds.report.method_facts import selection_figure
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.shapes import has_validation
@@ -130,6 +131,10 @@ def _has_weights(run: RunRecord) -> bool:
 
 def _weights(run: RunRecord) -> Figure | None:
     return figures.weights(run.rounds) if _has_weights(run) else None
+
+
+def _selection(run: RunRecord) -> Figure | None:
+    return None if run.summary is None else selection_figure(run.summary, run.rounds)
 
 
 def _over_rounds(make: Callable[[Sequence[RoundRecord]], Figure], *, wide: bool = False) -> Entry:
@@ -350,6 +355,7 @@ FIGURES: dict[str, Entry] = {
     "group-gaps": Entry(GROUPS, _from_summary("fairness", group_gaps), wide=True),
     "weights": Entry(WEIGHTS, _weights, wide=True, available=_has_weights),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),
+    "selection": Entry(WEIGHTS, _selection, wide=True),
     "disagreement": Entry(WEIGHTS, _signal("disagreement", figures.disagreement_over_rounds)),
     "cohorts": Entry(WEIGHTS, _cohorts),
     "drift": Entry(EXPLANATIONS, _drift_figure(figures.drift_over_rounds)),

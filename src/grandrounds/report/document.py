@@ -34,6 +34,7 @@ th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid var(
 th:first-child, td:first-child, td.text, th.text { text-align: left }
 td { white-space: nowrap }
 td.text { color: var(--quiet); white-space: normal; min-width: 11rem }
+td.value { color: inherit }
 .scroll { overflow-x: auto }
 .newpage { break-after: page }
 .contents { border: 1px solid var(--line); border-radius: 8px; padding: .6rem 1rem; margin: 1.2rem 0 }
@@ -363,6 +364,11 @@ def td(text: str) -> str:
 def text_cell(text: object) -> str:
     """Write a left-aligned cell from text, which is escaped."""
     return f"<td class='text'>{escape(str(text))}</td>"
+
+
+def value_cell(text: object) -> str:
+    """Write a left-aligned cell from a value that may be a sentence, which is escaped."""
+    return f"<td class='text value'>{escape(str(text))}</td>"
 
 
 def machine_line(cost: Mapping[str, float]) -> str:

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from grandrounds.core.method_facts import MethodFact
-from grandrounds.core.records import RunSummary
+from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.methods import METHODS
 from grandrounds.methods.fedxchain.summary import trust_facts
+from grandrounds.methods.xfed.server import XFed
 from grandrounds.recipes import recipe_departure
-from grandrounds.report.document import table, td, text_cell
-from grandrounds.report.sections.images import map_facts
+from grandrounds.report.document import Charts, table, text_cell, value_cell
+from grandrounds.report.figure import Figure
+from grandrounds.report.figures.selection import selection_over_rounds
+from grandrounds.report.sections.images import map_facts, rationale_facts
 
 
 def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
-    """List the numbers of the method's paper, then those of trust and of heat maps, which a run of any method may record.
+    """List the numbers of the method's paper, then those of trust, rationale and heat maps, which a run of any method may record.
 
-    A method of one's own is not asked: a run folder names it, and its code may be a stranger's.
+    A method of one's own is not asked: a run folder names it, and its code may be anyone's.
     """
     method = METHODS.get(summary.method)
     own = method.describe(summary) if method is not None else ()
     departure, system = recipe_departure(summary.name), summary.name.partition("/")[0]
     departs = [MethodFact("departs from the paper", departure, f"as printed: rounds run {system}/printed")] if departure else []
-    return (*own, *trust_facts(summary.trust), *map_facts(summary.maps), *departs)
+    return (*own, *trust_facts(summary.trust), *rationale_facts(summary.reasons), *map_facts(summary.maps), *departs)
 
 
-def method_section(summary: RunSummary) -> list[str]:
-    """Write the numbers of the method's paper as a table; empty where there are none."""
-    rows = [text_cell(fact.label) + td(escape(fact.value)) + text_cell(fact.note) for fact in method_facts(summary)]
+def method_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
+    """Write the numbers of the method's paper as a table, with XFed's selection as a figure; empty where there are none."""
+    rows = [text_cell(fact.label) + value_cell(fact.value) + text_cell(fact.note) for fact in method_facts(summary)]
     if not rows:
         return []
     title = METHODS[summary.method].title if summary.method in METHODS else summary.method
-    return [f"<p>{escape(title)}.</p>", table(("number", "value", "compared with"), rows)]
+    drawn = selection_figure(summary, rounds)
+    return [
+        f"<p>{escape(title)}.</p>",
+        table(("number", "value", "compared with"), rows),
+        *([] if drawn is None else [charts.place(drawn, wide=True)]),
+    ]
+
+
+def selection_figure(summary: RunSummary, rounds: Sequence[RoundRecord]) -> Figure | None:
+    """Draw the scores by which XFed selected sites; None for a run without a selection."""
+    numbers = summary.method_numbers if summary.method in METHODS and issubclass(METHODS[summary.method], XFed) else {}
+    return selection_over_rounds(rounds, numbers["keep"]) if numbers else None

@@ -112,7 +112,7 @@ def report_page(
         Part("hospitals", "Hospitals", _hospitals(summary, charts)),
         Part("subgroups", "Subgroups", _subgroups(summary, charts)),
         Part("performance", _performance_title(summary), _performance(summary, charts)),
-        Part("method", f"Method: {summary.method}", method_section(summary)),
+        Part("method", f"Method: {summary.method}", method_section(summary, rounds, charts)),
         Part("monitoring", "Monitoring", watch_section(summary)),
         Part("patients", "Patients and data", _patients(summary, charts)),
         Part("explanations", "Features that the model relies on", _relies_on(summary, rounds, explanations, model, charts)),

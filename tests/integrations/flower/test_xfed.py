@@ -76,7 +76,7 @@ def test_same_scores_give_the_package_s_choice_and_model(k, p, seed, xfed):
             return Answers(sites, {**columns, "count": rows.astype(float)})
         return Answers(ask.to, {"model": models[[sites.index(s) for s in ask.to]]})
 
-    method, train = support.sections({"name": "xfed", "weigh": "data_size", "xfed": {"score": "masks", **xfed}})
+    method, train = support.sections({"name": "xfed", "weigh": "data_size", "xfed": xfed})
     outcome, asked = support.played(build_method(method, train).round(Server(1, start, sites, 0)), answer)
     assert np.allclose(vector(arrays), outcome.model, rtol=0, atol=1e-9)
     assert strategy.decisions[0]["weights"] == pytest.approx(dict(outcome.decision.weights), abs=1e-12)

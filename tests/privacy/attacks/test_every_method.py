@@ -21,7 +21,10 @@ NEEDS: dict[str, dict] = {
     "sse-agg": {"reference": {"rows": {"rows": 20}}, "explain": {"sketch": "auto"}},
     "fedxchain": LENT,
     "moon": {"model": {"name": "mlp", "hidden": [4]}},
-    "xfed": {"method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1}}, "reference": {"scoring": {"rows": 8, "sent": True}}},
+    "xfed": {
+        "method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1, "score": "grid"}},
+        "reference": {"scoring": {"rows": 8, "sent": True}},
+    },
     "fedbn": {"model": {"name": "deep-cnn", "norm": "batch"}, "method": {"rounds": 1}},
     "cyclic": {"method": {"rounds": 4}},
     "glm": {"method": {"rounds": 30}},

@@ -74,3 +74,21 @@ def mapped() -> list[dict]:
 
 def trace(figure: Figure, name: str) -> dict:
     return next(t for t in figure["data"] if t.get("name", "").startswith(name))
+
+
+def selected(name: str = "c") -> list[dict]:
+    """Two rounds in which XFed selects two of three sites: b is left out, then `name`."""
+    score = [{"a": 0.9, "b": 0.2, name: 0.5}, {"a": 0.8, "b": 0.6, name: 0.1}]
+    place = [{"a": 1, "b": 3, name: 2}, {"a": 1, "b": 2, name: 3}]
+    return [
+        {
+            "round": r + 1,
+            "decision": {
+                "round": r + 1,
+                "asked": ["a", "b", name],
+                "weights": {s: 0.5 for s in place[r] if place[r][s] < 3},
+                "signals": {"accuracy": score[r], "score": score[r], "place": place[r]},
+            },
+        }
+        for r in range(2)
+    ]

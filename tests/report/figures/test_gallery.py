@@ -22,7 +22,7 @@ from grandrounds.report.style import COLOURS, MORE_COLOURS, ON_DARK
 from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
-from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, weighed
+from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, selected, weighed
 from tests.report.figures.test_forest import analysis
 from tests.report.shapes import card, category, shapes
 from tests.report.survival import BY_DAY, SCORES
@@ -102,6 +102,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "survival_calibration": figures.survival_calibration(SCORES),
         "survival_curves": figures.survival_curves(KaplanMeier(BY_DAY, (replace(BY_DAY, group=name),))),
         "seconds_over_rounds": figures.seconds_over_rounds(typed(attended(name))),
+        "selection_over_rounds": figures.selection_over_rounds(typed(selected(name)), 0.9),
         "site_curves": figures.site_curves(typed(rounds)),
         "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),

@@ -29,7 +29,7 @@ from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust_kernels import normalise, select_lowest, trust_scores
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.weigh import EXPLANATIONS, data_size, distance_weights, uniform_weights
-from grandrounds.methods.xfed.server import rank_weights
+from grandrounds.methods.xfed.ranking import rank_weights
 
 _SECURE = "secure"
 

@@ -8,6 +8,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows
+from grandrounds.data.images import usable_masks
 from grandrounds.methods.xfed.checks import scoring_references
 from grandrounds.site.stack import Part
 
@@ -49,10 +50,11 @@ def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None
         BadInput: Masks are missing, all images have one class, or the grid of scenes does not fit the images.
     """
     x, (height, width) = plan.method.xfed, pictures.x.shape[2:]
-    if name in scoring_references(plan) and x.score == "masks" and masks is None:
+    scored = name in scoring_references(plan) and x.score == "masks" and x.xai_share > 0
+    if scored and (masks is None or not usable_masks(masks).any()):
         raise BadInput(
-            "method.xfed.score is 'masks', but the scoring images have no ground-truth masks: set it to 'grid', set data.masks, "
-            "or use images with masks (reference.NAME.source)",
+            f"the images of reference.{name} have no truth masks, by which method 'xfed' ranks sites: give masks (data.masks, or "
+            f"reference.{name}.source), or set method.xfed.score = 'grid', or xai_share = 0 to rank by {x.measure} alone",
             code="no-truth-masks",
         )
     if x.grid and len(set(pictures.y.tolist())) < 2:

@@ -39,8 +39,8 @@ class XFed(MethodStrategy):
     upload is saved; the record says so.
 
     Args:
-        xfed: Section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Unlike there, `score`
-            is "masks" by default: heat maps against truth masks, as `grandrounds.flower.client.xfed_report` computes them.
+        xfed: Section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Heat maps are scored
+            against truth masks, as `grandrounds.flower.client.xfed_report` computes them, or in scenes with score = "grid".
         score_timeout: Seconds to wait for scores.
         fedavg: Arguments of Flower's FedAvg.
 
@@ -51,7 +51,7 @@ class XFed(MethodStrategy):
     method_name, section = "xfed", "xfed"
 
     def __init__(self, xfed: Mapping[str, object] | None = None, *, score_timeout: float = 3600, **fedavg: Any) -> None:
-        super().__init__({"score": "masks", **(xfed or {})}, explain=None, **fedavg)
+        super().__init__(xfed or {}, explain=None, **fedavg)
         settings = self.method.settings.xfed
         if settings.score_at != "site":
             raise BadInput(

@@ -14,16 +14,18 @@ class XFedOptions(Section):
 
     keep: float = Field(0.9, gt=0, le=1, description="share of the sites that send their model; at least one is excluded")
     xai_share: float = Field(0.2, ge=0, le=1, description="share of explanations in the score; 0: accuracy alone (XFed-a)")
-    score: Literal["grid", "masks"] = Field(
-        "grid", description="score of explanations: scenes of four images (the warmest cell must be the labelled one), or "
-        "truth masks"
+    score: Literal["masks", "grid"] = Field(
+        "masks", description="score of explanations: XAI accuracy by truth masks; or grid accuracy, scenes of four images whose "
+        "warmest cell must be the labelled one (no better than shuffled weights in our studies)"
     )
     measure: Literal["accuracy", "cross-entropy"] = Field("accuracy", description="the other part of the score")
     form: Literal["mass", "pixels", "nonzero"] = Field(
         "mass", description="comparison of heat inside and outside of a mask; 'nonzero': as printed"
     )
     top: float = Field(0.25, gt=0, lt=1, description="share of pixels that are hot, for form 'pixels'")
-    grid: int = Field(2, ge=0, le=5, description="cells on a side of a scene; 0: no scenes")
+    grid: int = Field(
+        2, ge=0, le=5, description="cells on a side of a scene of grid accuracy, which is reported with masks too; 0: no scenes"
+    )
     until: int = Field(0, ge=0, description="last round with selection; 0: all rounds")
     weights: Literal["rows", "rank"] = Field("rows", description="weights of the selected sites")
     score_at: Literal["site", "server"] = Field(

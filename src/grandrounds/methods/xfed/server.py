@@ -1,61 +1,31 @@
-"""XFed: sites train and score their accuracy and explanations; only the selected ones send their model.
+"""XFed (Zhao et al. 2023): only the sites with the most accurate and best explained models send them.
 
-The exchange has two steps. A site keeps its trained model and reports a few numbers on shared scoring images; the server ranks
-sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best for their models. The others do not upload.
+`XFed.train_and_aggregate` is a round of Fig. 3. Step 1 gives each site the scoring images: it is task `lend`, before the rounds.
+Step 3 is in `site.py`, Algorithm 1 and the IoU-ratio (eq. 6) in `explain/agreement.py`. Not in the paper: `verification.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
-from math import ceil, exp
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.records import Stage
+from grandrounds.core.records import RoundRecord, RunSummary, Stage
 from grandrounds.explain.rationale import REPORT, RationaleRule
 from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.weigh import WeightingResult, data_size
+from grandrounds.methods.weigh import WeightingResult
+from grandrounds.methods.xfed.ranking import EXPLANATIONS, Ranking, SiteScores, fuse_scores, rank_sites, rank_weights
 from grandrounds.methods.xfed.site import CandidateModels
+from grandrounds.methods.xfed.summary import describe_selection, selection_summary
+from grandrounds.methods.xfed.verification import find_discrepancies, score_at_server
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
-
-_SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
-"""Signal of each report; "loss" is that of the model before training, as in other selection rules."""
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Sites ranked by their combined score: selected (K,), rank from 1 (K,), and score (K,)."""
-
-    score: Array
-    place: Array
-    selected: Array
-
-
-def fuse_scores(accuracy: Array, reasons: Array, xai_share: float) -> Array:
-    """xai_share * XAI accuracy + (1 - xai_share) * accuracy; if no image could be scored, XAI accuracy is 0."""
-    out: Array = xai_share * np.nan_to_num(reasons) + (1 - xai_share) * accuracy
-    return out
-
-
-def rank_sites(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: float) -> Ranking:
-    """Rank sites and keep ceil(keep * K) of them, always leaving one out of several; ties by accuracy, then by name."""
-    count = len(sites)
-    most = max(1, min(ceil(keep * count - 1e-9), count - 1))
-    order = sorted(range(count), key=lambda k: (-score[k], -accuracy[k], sites[k]))
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(1, count + 1)
-    return Ranking(score, place, place <= most)
-
-
-def rank_weights(place: Array) -> Array:
-    """Compute weights (m,) by rank, from 1 (sec. 5.5): the first of m has m times the weight of the last."""
-    return data_size(place.max() + 1.0 - place)
 
 
 class XFed(FedAvg):
@@ -65,112 +35,77 @@ class XFed(FedAvg):
     site = (CandidateModels,)
     title = "XFed: only sites with accurate models and correct explanations send them (images)"
 
+    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+        x = self.settings.xfed
+        if x.until and server.round > x.until:  # sec. 2.2: sites are selected in the early rounds
+            return (yield from super().train_and_aggregate(server, ask))
+        rule = RationaleRule.from_settings(server.seed, x)
+        scored: Answers = yield self.ask_to_score(server, ask, rule)  # steps 2 to 4.1
+        scores = SiteScores.from_answers(scored)
+        ranking = self.rank(scores, scored.sites)  # step 4.2
+        selected = ranking.best(scored.sites)
+        sent: Answers = yield Ask(UPLOAD, shared={"of": str(scored.id)}, to=selected, report=("model",))  # step 5
+        models = add_models(scored, sent)
+        aggregation = aggregate(server, models, self, self.weigh_by_rank(models, scored, ranking))  # step 6
+        server_scores = score_at_server(server, models, rule) if x.score_at == "server" else {}
+        signals = {**scores.signals, "score": ranking.score, "place": ranking.place.astype(float)}
+        by_site = {name: dict(zip(scored.sites, values.tolist(), strict=True)) for name, values in signals.items()}
+        stage = Stage("select", self.explain_selection(scored.sites, selected, len(server.model)))
+        return replace(
+            aggregation,
+            signals={**aggregation.signals, **by_site, **server_scores},
+            stages=(stage, *aggregation.stages),
+            notes=(*aggregation.notes, *find_discrepancies(models, server_scores, tolerance=x.tolerance)),
+        ), models
+
+    def ask_to_score(self, server: Server, ask: Ask, rule: RationaleRule) -> Ask:
+        """Ask sites to train from the global model, to keep their own, and to report its scores on the scoring images."""
+        config: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
+        report = (*(name for name in ask.report if name != "model"), REPORT)
+        return replace(ask, shared={**ask.shared, **config}, report=report)
+
+    def rank(self, scores: SiteScores, sites: tuple[str, ...]) -> Ranking:
+        """Rank sites by their fused score."""
+        x = self.settings.xfed
+        fused = fuse_scores(scores.performance(x.measure), scores.explanations(x.score), x.xai_share)
+        return rank_sites(fused, scores.accuracy, sites, keep=x.keep)
+
+    def weigh_by_rank(self, models: Answers, scored: Answers, ranking: Ranking) -> WeightingResult | None:
+        """Compute weights by rank (sec. 5.5), where settings ask for it; None weighs by rows, as FedAvg does."""
+        if self.settings.xfed.weights == "rows":
+            return None
+        place = ranking.place[np.isin(scored.sites, models.sites)].astype(float)
+        return WeightingResult(rank_weights(place), {}, "a site's weight follows its rank among the selected sites")
+
+    def explain_selection(self, sites: tuple[str, ...], selected: tuple[str, ...], size: int) -> str:
+        """Write which sites were not asked for their models, by which score, and the numbers that this saves."""
+        x = self.settings.xfed
+        left_out = [s for s in sites if s not in selected]
+        if not left_out:
+            return f"{sites[0]} is the only site that answered, so it sends its model"
+        return (
+            f"{len(selected)} of {len(sites)} sites send their models, by {x.xai_share:g} x {EXPLANATIONS[x.score]} + "
+            f"{1 - x.xai_share:g} x {x.measure}; not asked: {', '.join(left_out)}, which saves the upload of "
+            f"{len(left_out) * size:,} numbers"
+        )
+
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         from grandrounds.methods.xfed import checks  # which look methods up by name
 
         return checks.refusals(plan, sites=sites, pictures=pictures)
 
-    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        x = self.settings.xfed
-        if x.until and server.round > x.until:
-            return (yield from super().train_and_aggregate(server, ask))
-        rule = RationaleRule.from_settings(server.seed, x)
-        config: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
-        report = tuple(r for r in ask.report if r != "model")
-        answers: Answers = yield replace(ask, shared={**ask.shared, **config}, report=(*report, REPORT))
-        scores = {name: np.asarray(answers[f"{REPORT}.{name}"], float) for name in _SCORES}
-        ranking = self._rank(scores, answers.sites)
-        chosen = tuple(s for s, selected in zip(answers.sites, ranking.selected, strict=True) if selected)
-        sent: Answers = yield Ask(UPLOAD, shared={"of": str(answers.id)}, to=chosen, report=("model",))
-        received = [k for k, s in enumerate(answers.sites) if s in sent.sites]
-        models = answers.only(received, sent.missing)
-        models.columns |= sent.columns
-        server_scores = self._server_scores(server, models, rule)
-        signals = {
-            **{_SCORES[name]: v for name, v in scores.items() if np.isfinite(v).any()},
-            "score": ranking.score,
-            "place": ranking.place.astype(float),
-        }
-        aggregation = aggregate(server, models, self, self._rank_weighting(models, ranking, received))
-        by_site = {n: dict(zip(answers.sites, v.tolist(), strict=True)) for n, v in signals.items()}
-        stage = Stage("select", self._why(answers, chosen, len(server.model)))
-        notes = (
-            *aggregation.notes,
-            *_find_discrepancies(models, scores, received, server_scores, tolerance=x.tolerance),
-        )
-        return replace(
-            aggregation,
-            signals={**aggregation.signals, **by_site, **server_scores},
-            stages=(stage, *aggregation.stages),
-            notes=notes,
-        ), models
+    @classmethod
+    def own_numbers(cls, plan: Plan, records: Sequence[RoundRecord], state: Mapping[str, Array]) -> dict[str, object]:
+        return selection_summary(plan.method.xfed, [record.decision for record in records])
 
-    def _rank(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranking:
-        x = self.settings.xfed
-        right = scores["accuracy"] if x.measure == "accuracy" else _score_loss(scores["loss"])
-        reasons = scores["grid" if x.score == "grid" else "xai"]
-        return rank_sites(fuse_scores(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
-
-    def _rank_weighting(self, models: Answers, ranking: Ranking, received: list[int]) -> WeightingResult | None:
-        """Compute weights by rows, as FedAvg does, or by rank."""
-        if self.settings.xfed.weights == "rows":
-            return None
-        weights = rank_weights(ranking.place[received].astype(float))
-        return WeightingResult(
-            weights, {}, "a site's weight follows its rank among the selected sites"
-        )
-
-    def _server_scores(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
-        """Compute the scores of the received models at the server, where settings ask for it."""
-        if self.settings.xfed.score_at != "server":
-            return {}
-        assert server.reference is not None
-        scores = server.reference.rationale(models["model"], rule)
-        return {
-            f"seen_{signal}": dict(zip(models.sites, scores[f"{REPORT}.{name}"].tolist(), strict=True))
-            for name, signal in _SCORES.items()
-            if np.isfinite(scores[f"{REPORT}.{name}"]).any()
-        }
-
-    def _why(self, answers: Answers, chosen: tuple[str, ...], size: int) -> str:
-        x = self.settings.xfed
-        reasons = {"grid": "grid accuracy", "masks": "XAI accuracy"}[x.score]
-        excluded = [s for s in answers.sites if s not in chosen]
-        if not excluded:
-            return f"{answers.sites[0]} is the only site that answered, so it sends its model"
-        return (
-            f"{len(chosen)} of {len(answers)} sites send their models, by {x.xai_share:g} x {reasons} + {1 - x.xai_share:g} x "
-            f"{x.measure}; not asked: {', '.join(excluded)}, which saves the upload of {len(excluded) * size:,} numbers"
-        )
+    @classmethod
+    def describe(cls, summary: RunSummary) -> tuple[MethodFact, ...]:
+        return describe_selection(summary.method_numbers, parameters=summary.parameters)
 
 
-def _score_loss(loss: Array) -> Array:
-    """Convert cross-entropy to a score in (0, 1]: exp(-loss), the geometric mean of the probability of the true class."""
-    out: Array = np.exp(-loss)
-    return out
-
-
-def _find_discrepancies(
-    models: Answers,
-    scores: dict[str, Array],
-    received: list[int],
-    server_scores: dict[str, dict[str, float]],
-    *,
-    tolerance: float,
-) -> tuple[str, ...]:
-    """List the sites whose reported scores differ from the server's."""
-    out = []
-    for name, signal in _SCORES.items():
-        for site, reported in zip(models.sites, scores[name][received].tolist(), strict=True):
-            computed = server_scores.get(f"seen_{signal}", {}).get(site)
-            if computed is None:
-                continue
-            difference = (
-                abs(exp(-reported) - exp(-computed)) if name == "loss" else abs(reported - computed)
-            )  # a loss has no upper bound
-            if difference > tolerance:
-                out.append(
-                    f"{site}: says {signal.replace('_', ' ')} {reported:.3f}, but the server computes {computed:.3f}"
-                )
-    return tuple(out)
+def add_models(scored: Answers, sent: Answers) -> Answers:
+    """Join the scores of the selected sites with the models that they sent; a site that dropped out is missing."""
+    models = scored.only([k for k, s in enumerate(scored.sites) if s in sent.sites], sent.missing)
+    models.columns |= sent.columns
+    return models

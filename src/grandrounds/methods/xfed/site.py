@@ -1,4 +1,4 @@
-"""XFed at a site: it scores its trained model on shared images, keeps it, and sends it once it is selected."""
+"""XFed at a site, step 3 of Fig. 3: it scores its trained model on shared images, keeps it, and sends it once it is selected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CandidateModels(SitePlugin):
         return {UPLOAD: self._upload}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Score and store the members' models if the Ask requests it."""
+        """Score and store the members' models if the Ask requests it: steps 3.2 to 4.1, after the training of step 3.1."""
         ask, models = request.ask, columns["model"]
         scores = self._scored(ask, models, request.members) if REPORT in ask.shared else {}
         if ask.shared.get(KEEP):
@@ -35,7 +35,7 @@ class CandidateModels(SitePlugin):
         return scores
 
     def _scored(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """Score the accuracy and explanations of the members' models on the shared scoring images."""
+        """Score the explanations (Algorithm 1) and the accuracy (step 3.4) of the members' models on the scoring images."""
         reference = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
         y = None if reference is None else reference.classes
         if reference is None or y is None:
@@ -54,7 +54,7 @@ class CandidateModels(SitePlugin):
         self.kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
 
     def _upload(self, ask: Ask, members: Array) -> Columns:
-        """Return the models that the members kept when they were asked to train."""
+        """Return the models that the members kept when they were asked to train: step 5."""
         ask_id, models_by_site = self.kept
         if ask_id != str(ask.shared["of"]) or any(k not in models_by_site for k in members.tolist()):
             raise BadInput(

@@ -21,6 +21,7 @@ from grandrounds.report.figures.images import image_grid, map_concentration, map
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
 from grandrounds.report.figures.risk_card import risk_by_total
+from grandrounds.report.figures.selection import selection_over_rounds
 from grandrounds.report.figures.shapes import shape
 from grandrounds.report.figures.survival import brier_over_time, survival_calibration, survival_curves
 from grandrounds.report.figures.training import (
@@ -78,6 +79,7 @@ __all__ = [
     "rewards_over_rounds",
     "risk_by_total",
     "seconds_over_rounds",
+    "selection_over_rounds",
     "shape",
     "site_curves",
     "spurious_masses",

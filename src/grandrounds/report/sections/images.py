@@ -44,11 +44,12 @@ def rationale_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return rows
 
 
-def rationale_line(reasons: Mapping[str, Any]) -> str:
-    """Summarise the summary's `reasons` in one line for a screen."""
+def rationale_facts(reasons: Mapping[str, Any]) -> list[MethodFact]:
+    """Summarise the summary's `reasons`: accuracy and explanations on the scoring images, beside their baselines."""
     keys = [key for key in ("accuracy", "xai", "grid", "masked_accuracy") if key in reasons]
-    clauses = [f"{RATIONALE_COLUMNS[key]} {_score_text(reasons, key)}{_baseline_text(reasons, key)}" for key in keys]
-    return f"rationale scored on {reasons['pictures']} images ('{reasons['on']}'): {', '.join(clauses)}"
+    images = f"on {reasons['pictures']} images of reference '{reasons['on']}'" if keys else ""
+    labels = {**RATIONALE_COLUMNS, "accuracy": "scoring accuracy"}
+    return [MethodFact(labels[key], _score_text(reasons, key), _baseline_text(reasons, key) or images) for key in keys]
 
 
 def rationale_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
@@ -103,9 +104,9 @@ def _score_text(reasons: Mapping[str, Any], key: str) -> str:
 
 
 def _baseline_text(reasons: Mapping[str, Any], key: str) -> str:
-    """Write the baselines of the same score in brackets; for accuracy there are only shuffled weights, which are left out."""
+    """Write the baselines of a score of explanations; "" for accuracy, which needs none."""
     clauses = [f"{name} {format_number(b[key])}" for name, b in reasons["baselines"].items() if key in b]
-    return f" ({', '.join(clauses)})" if clauses and key in ("xai", "grid") else ""
+    return ", ".join(clauses) if key in ("xai", "grid") else ""
 
 
 MAP_ROWS = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.core.records import Part, RoundRecord, RunSummary
+from grandrounds.methods.xfed.summary import rounds_text
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import decision_metric
 from grandrounds.metrics.scores import HEADLINE
@@ -111,8 +112,12 @@ def separate_models_section(summary: RunSummary) -> list[str]:
     return out
 
 
-def missing_sites(rounds: Sequence[RoundRecord]) -> str:
-    """List the sites that did not answer, by round."""
+def missing_sites(rounds: Sequence[RoundRecord], *, left_out: Mapping[str, Part] | None = None) -> str:
+    """List the sites that did not answer, by round, after those that were not asked for the models that they trained."""
+    if left_out:
+        listed = "; ".join(f"{site} in {rounds_text(of['rounds'])}" for site, of in left_out.items())
+        trained = f"<p>Sites that trained and were not asked for their models, because of their scores: {escape(listed)}.</p>"
+        return f"{trained}<p>Sites that did not answer:</p>{missing_sites(rounds)}"
     gaps = [(r.round, site, why) for r in rounds for site, why in r.decision.missing.items()]
     if not gaps:
         return "<p>None: every site that was asked answered in every round.</p>"
@@ -123,7 +128,8 @@ def missing_sites(rounds: Sequence[RoundRecord]) -> str:
 
 def participation_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
     """Write the section on sites that did not answer, and on bytes and seconds by round."""
-    out = ["<h2>Participation and cost</h2>", f"<p>{escape(describe_cost(summary.cost))}</p>", missing_sites(rounds)]
+    out = ["<h2>Participation and cost</h2>", f"<p>{escape(describe_cost(summary.cost))}</p>"]
+    out.append(missing_sites(rounds, left_out=summary.method_numbers.get("left_out")))
     if not rounds:
         return out
     if any(r.decision.missing for r in rounds) or any(len(r.decision.asked) < summary.sites["training"] for r in rounds):
