@@ -76,11 +76,11 @@ def test_the_noise_of_dp_fedavg_is_the_least_that_its_epsilon_allows(epsilon):
 
 
 def test_recipes_of_veil():
-    for name in ("veil", "veil/secure", "veil/heart", "veil/eicu-demo", "veil/paper"):
+    for name in ("veil", "veil/secure", "veil/heart", "veil/eicu-demo", "veil/printed"):
         assert "VEIL" in recipes()[name]
         made = load_recipe(name).plan()
         assert made["method"]["name"] == "veil" and made["data"]["encoding"] == "public"
-        assert (made["privacy"]["epsilon"] is None) == (name == "veil/paper")
+        assert (made["privacy"]["epsilon"] is None) == (name == "veil/printed")
 
 
 # The printed draw

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from grandrounds.methods.veil.extractor import Extractor, convex_weights, gradient_descent_weights, printed_weights
+from grandrounds.methods.veil.bounded_fits import convex_weights, gradient_descent_weights
+from grandrounds.methods.veil.extractor import Extractor, printed_weights
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, VeilSite, score_statistic
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound

@@ -262,7 +262,7 @@ class Method:
         Args:
             plan: The experiment's plan.
             records: The records of the rounds.
-            state: The method's state after the last round.
+            state: The method's state after the last round, and the final model as `model`.
         """
         return {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.audit.files import hash_final_files
+from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
@@ -159,7 +160,7 @@ class Finalizer:
             **({"fairness": fairness} if fairness else {}),
             **trust_summary(plan, records),
             **demotion_summary(records),
-            **self._method_numbers(state, records),
+            **self._method_numbers({**state.method, "model": served.model}, records),
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
             **local_summary(records, self.context.setup.rows),
             **({} if self.context.rationale is None else {"reasons": self.context.rationale.final(served.model)}),
@@ -174,10 +175,10 @@ class Finalizer:
         self.context.folder.write_summary(text)
         return summary
 
-    def _method_numbers(self, state: State, records: Sequence[RoundRecord]) -> dict[str, object]:
+    def _method_numbers(self, state: Mapping[str, Array], records: Sequence[RoundRecord]) -> dict[str, object]:
         """Return `method_numbers` of the summary: the numbers of the method's own paper."""
         plan = self.context.plan
-        numbers = method_class(plan.method.name).own_numbers(plan, records, state.method)
+        numbers = method_class(plan.method.name).own_numbers(plan, records, state)
         return {"method_numbers": numbers} if numbers else {}
 
     def _close_statistic(self, state: State, records: Sequence[RoundRecord]) -> dict[str, Any]:

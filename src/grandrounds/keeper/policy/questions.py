@@ -36,7 +36,7 @@ from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.harm import confirms_on_halves
-from grandrounds.methods.veil.server import MAX_SUM_ENTRY
+from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
 from grandrounds.methods.watch.bins import edges_json
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks

@@ -178,7 +178,7 @@ class Spending:
     def _step(self, task: str) -> float:
         """Compute the rounding step of sums, with room for the noise."""
         from grandrounds.methods.secure import STATISTIC_BITS
-        from grandrounds.methods.veil.server import MAX_SUM_ENTRY
+        from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
         from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
         roughly = 2 * self._sensitivity(task) / math.sqrt(2 * dict(self.rhos)[task])

@@ -1,7 +1,7 @@
-"""Small linear models by which VEIL's printed mechanism and two of its research variants select features.
+"""A site's part of VEIL as printed: ClientUpdate of Algorithm 1, with eq. 1 and 2.
 
-Each returns the weights in units of their sensitivity to one patient, as the exponential mechanism needs. With the printed bound
-(eq. 1) a weight never exceeds half of the sensitivity, so the draw is nearly uniform.
+It is not private: one patient can turn the sign of a weight, which is sent without noise. With eq. 1 a weight never exceeds half
+of the sensitivity, so the draw is nearly uniform. What sites send by default is in `site.py`.
 """
 
 from __future__ import annotations
@@ -34,59 +34,71 @@ class Extractor:
         return cls(int(values["epochs"]), int(values["batch"]), float(values["lr"]), float(values["clip"]), float(values["l2"]))
 
 
+def client_update(
+    rule: Extractor, x: Array, y: Array, *, epsilon: float, k: int, fit: np.random.Generator, draw: np.random.Generator
+) -> tuple[Array, Array]:
+    """Propose k features with the signs of their weights: ClientUpdate of Algorithm 1.
+
+    Args:
+        rule: Settings of the local model.
+        x: Rows (n, d).
+        y: Outcomes (n,), 0 or 1.
+        epsilon: The claimed epsilon of one draw, epsilon / (T k); 0: the k largest weights, without a draw.
+        k: Number of proposals.
+        fit: Random order of the batches.
+        draw: Randomness of the selection.
+
+    Returns:
+        The features (k,), and True for each whose weight is negative (k,).
+    """
+    weights = printed_weights(rule, x, y, fit)  # lines 3 and 5
+    quality = np.abs(weights)  # line 4
+    features = draw_candidates(quality, epsilon, k, draw)  # lines 6 to 8
+    return features, weights[features] < 0  # lines 9 and 10: the sign has no noise
+
+
 def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Fit Algorithm 1: batches with clipped mean gradients from zero, divided by 2 E ceil(n / B) eta C (eq. 1)."""
+    """Fit the local linear model (line 3) and divide its weights by their sensitivity (line 5)."""
+    out: Array = local_weights(rule, x, y, rng) / sensitivity(rule, len(x))
+    return out
+
+
+def local_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
+    """Fit by E epochs of batches of B rows, from zero, with mean gradients clipped to C: (d,)."""
     w = np.zeros(x.shape[1])
-    batch = min(rule.batch, len(x)) if rule.batch else len(x)
-    steps = -(-len(x) // batch)
+    batch = _batch_size(rule, len(x))
     for _ in range(rule.epochs):
         order = rng.permutation(len(x))
-        for s in range(steps):
+        for s in range(_batch_count(rule, len(x))):
             rows = order[s * batch : (s + 1) * batch]
-            g = (_predict(w, x[rows]) - y[rows]) @ x[rows] / len(rows)
+            g = (predict(w, x[rows]) - y[rows]) @ x[rows] / len(rows)
             w -= rule.lr * g * min(1.0, rule.clip / max(float(np.linalg.norm(g)), 1e-12))
-    out: Array = w / (2 * rule.epochs * steps * rule.lr * rule.clip)
-    return out
+    return w
 
 
-def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Return the minimum of mean loss + l2 / 2 ||w||^2 on rows of norm at most R, with sensitivity 2 R / (n l2) to one patient.
-    Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as public.
-    """
-    z = _clip_rows(x, rule.clip)
-    n, w = len(z), np.zeros(x.shape[1])
-    for _ in range(50):
-        p = _predict(w, z)
-        step = np.linalg.solve(
-            (z * (p * (1 - p))[:, None]).T @ z / n + rule.l2 * np.eye(len(w)), (p - y) @ z / n + rule.l2 * w
-        )
-        w -= step
-        if np.abs(step).max() < 1e-10:
-            break
-    out: Array = w * n * rule.l2 / (2 * rule.clip)
-    return out
+def sensitivity(rule: Extractor, rows: int) -> float:
+    """Compute 2 E ceil(n / B) eta C (eq. 1). The paper has n / B; the last batch is a step too."""
+    return 2 * rule.epochs * _batch_count(rule, rows) * rule.lr * rule.clip
 
 
-def gradient_descent_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Take E full steps of gradient descent on rows of norm at most R, each non-expansive: sensitivity 2 E eta R / n to one
-    patient.
+def draw_candidates(utility: Array, epsilon: float, k: int, rng: np.random.Generator) -> Array:
+    """Draw k candidates without replacement, P(j) proportional to exp(epsilon utility_j / 2) (eq. 2); epsilon 0: the k best."""
+    if not epsilon:
+        return np.argsort(-utility, kind="stable")[:k]
+    from grandrounds.privacy.mechanisms import exponential_top_k
 
-    A step is non-expansive while eta <= 8 / R^2 (the loss is R^2 / 4 smooth). The number of rows is taken as public.
-    """
-    z = _clip_rows(x, rule.clip)
-    lr = min(rule.lr, 8 / rule.clip**2)
-    w = np.zeros(x.shape[1])
-    for _ in range(rule.epochs):
-        w -= lr * (_predict(w, z) - y) @ z / len(z)
-    out: Array = w * len(z) / (2 * rule.epochs * lr * rule.clip)
-    return out
+    return np.asarray(exponential_top_k(utility, epsilon=epsilon * k, sensitivity=1.0, k=k, rng=rng))
 
 
-def _clip_rows(x: Array, longest: float) -> Array:
-    out: Array = x * np.minimum(1.0, longest / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
-    return out
-
-
-def _predict(w: Array, x: Array) -> Array:
+def predict(w: Array, x: Array) -> Array:
+    """Predict the probability of the event by weights without an intercept."""
     out: Array = probabilities((x @ w)[:, None])[:, 0]
     return out
+
+
+def _batch_size(rule: Extractor, rows: int) -> int:
+    return min(rule.batch, rows) if rule.batch else rows
+
+
+def _batch_count(rule: Extractor, rows: int) -> int:
+    return -(-rows // _batch_size(rule, rows))

@@ -1,13 +1,12 @@
 """VEIL: sites propose features, or sums of clipped scores, and never send a model; the result is a sparse linear score.
 
-As printed (`paper`) it is not private: the sign of a selected weight is sent without noise. `score` draws feature and sign
-together, by a statistic with sensitivity 1 to one patient for any model. `select_then_fit` and `moments` sum clipped vectors
-over patients; with secure aggregation they need one draw of noise for the whole consortium.
+Algorithm 1 as printed: a site proposes by `extractor.client_update`, the server votes by `weights.quorum_votes`; it is not
+private. Ours: `score` draws feature and sign together, by a statistic with sensitivity 1 to one patient for any model
+(`site.score_statistic`); `select_then_fit` and `moments` sum clipped vectors over patients (`sums.py`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,30 +14,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import RunFailed
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
-from grandrounds.core.records import Decision, Stage
-from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, select_columns
+from grandrounds.core.records import Decision, RoundRecord, RunSummary, Stage
 from grandrounds.methods.base import LocalRegularizer, Method, Round, Server
-from grandrounds.methods.secure import STATISTIC_BITS, SumResult, secure_sum
 from grandrounds.methods.select import choose
 from grandrounds.methods.veil import checks
 from grandrounds.methods.veil.budget import CENTRE_NORM, VOTING, Spending, plan_spending
 from grandrounds.methods.veil.extractor import Extractor
+from grandrounds.methods.veil.regression import keep_features, strongest_features
 from grandrounds.methods.veil.site import VeilSite
-from grandrounds.methods.veil.weights import (
-    Ballot,
-    Curvature,
-    fit_moments,
-    fit_step,
-    keep_features,
-    net_votes,
-    quorum_votes,
-    strongest_features,
-    unpack_moments,
-)
+from grandrounds.methods.veil.summary import describe_run, veil_numbers
+from grandrounds.methods.veil.sums import count_percentiles, fit_from_sums, sum_reports
+from grandrounds.methods.veil.weights import Ballot, net_votes, quorum_votes
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
+from grandrounds.protocol.tasks import CENSUS, PROPOSE
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
@@ -73,6 +63,14 @@ class Veil(Method):
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         return checks.secure_refusals(plan)
 
+    @classmethod
+    def own_numbers(cls, plan: Plan, records: Sequence[RoundRecord], state: Mapping[str, Array]) -> dict[str, object]:
+        return veil_numbers(plan, records, state["model"])
+
+    @classmethod
+    def describe(cls, summary: RunSummary) -> tuple[MethodFact, ...]:
+        return describe_run(summary)
+
     def __init__(
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
     ) -> None:
@@ -86,8 +84,11 @@ class Veil(Method):
         if spent.selection in VOTING:
             model, stage, weights, state = yield from self._vote(server, selection.sites, spent, census)
         else:
-            model, stage, weights, state = yield from self._sum(server, selection.sites, spent, census)
-        counted, unheard = yield from self._percentiles(server, spent, model)
+            config, start = self._site_config(server, spent, census), self._start(server, census)
+            model, stage, weights, state = yield from fit_from_sums(
+                server, selection.sites, spent, census, settings=self.settings.veil, config=config, start=start
+            )
+        counted, unheard = yield from count_percentiles(server, spent, model)
         signals = {**selection.signals, **self._reported_rows(server, tuple(weights), census)}
         notes = (*self._notes(server, spent), *unheard)
         decision = Decision(signals=signals, weights=weights, why=stage.why, stages=(stage,), notes=notes)
@@ -113,35 +114,6 @@ class Veil(Method):
             secure=server.secure is not None,
             columns=server.columns,
         )
-
-    def _percentiles(
-        self, server: Server, spent: Spending, model: Array
-    ) -> Generator[Ask, Answers, tuple[dict[str, Array], tuple[str, ...]]]:
-        """Ask for noisy counts of the columns with the largest weights in the last round; also return notes on sites without
-        them.
-
-        The columns follow from the model, which is already private. The model is finished, so a site that refuses the counts, or
-        an unfinished sum, only affects percentiles.
-        """
-        if not spent.columns or server.round != self.settings.rounds:
-            return {}, ()
-        chosen = select_columns(server.columns, model[:-1], spent.columns)
-        config: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
-        if not spent.secure:
-            config["noise"] = spent.noise("percentiles")
-        ask = Ask(PERCENTILES, shared=config, to=server.available_sites, report=("cells",))
-        try:
-            summed = yield from sum_reports(server, ask, "cells", noise=spent.noise("percentiles"))
-        except RunFailed as e:
-            return {}, (f"no percentiles: {e}",)
-        heard = {
-            COLUMNS: chosen,
-            COUNTS: np.asarray(summed.values["cells"], float),
-            NOISE: np.array([noise_deviation(spent.noise("percentiles"), server, summed.sites)]),
-            ROWS: np.array([sum(server.rows.get(s, 0) for s in summed.sites)]),
-        }
-        unheard = [f"{s} ({why})" for s, why in summed.missing.items()]
-        return heard, (f"percentiles are without {', '.join(unheard)}",) if unheard else ()
 
     def _census(
         self, server: Server, sites: tuple[str, ...], spent: Spending
@@ -181,6 +153,10 @@ class Veil(Method):
     def _vote(
         self, server: Server, sites: tuple[str, ...], spent: Spending, census: Mapping[str, Array]
     ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
+        """Ask for proposals and take one step by their votes: the server's lines of Algorithm 1 with votes 'quorum'.
+
+        Not in the paper: net votes, weights of sites, a decaying step, and features that are chosen for the second half.
+        """
         v = self.settings.veil
         start = self._start(server, census)
         config = self._site_config(server, spent, census)
@@ -188,15 +164,13 @@ class Veil(Method):
         if chosen is not None:
             start = keep_features(start, chosen)
             config |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
-        answers: Answers = yield Ask(PROPOSE, shared=config, to=sites, report=("votes",))
+        answers: Answers = yield Ask(PROPOSE, shared=config, to=sites, report=("votes",))  # lines 5 to 7
         weight = self._weights(server, answers.sites, census)
-        ballot = Ballot.from_votes(np.asarray(answers["votes"]), len(server.model))
+        ballot = Ballot.from_votes(np.asarray(answers["votes"]), len(server.model))  # lines 8 to 11
+        quorum = v.votes == "quorum"
+        change, why = quorum_votes(ballot, quorum=v.quorum) if quorum else net_votes(ballot, weight)  # eq. 3
         pace = 2 / (server.round + 2) if v.decay else 1.0
-        if v.votes == "net":
-            change, why = net_votes(ballot, weight)
-        else:
-            change, why = quorum_votes(ballot, quorum=v.quorum)
-        model = start + v.step * pace * change
+        model = start + v.step * pace * change  # eq. 4
         if self.settings.rounds == 1 and spent.selection == "score" and v.features:
             model = keep_features(model, strongest_features(model[:-1], v.features))
         shares = dict(zip(answers.sites, (weight / weight.sum()).tolist(), strict=True))
@@ -209,43 +183,6 @@ class Veil(Method):
             return None
         chosen = server.state.get("chosen")
         return strongest_features(model[:-1], wanted) if chosen is None else np.asarray(chosen, np.int64)
-
-    def _sum(
-        self, server: Server, sites: tuple[str, ...], spent: Spending, census: Mapping[str, Array]
-    ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
-        """Select features or fit the selected ones, by the round's place in its stage."""
-        v, d, task = self.settings.veil, len(server.model) - 1, spent.task(server.round)
-        selected = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
-        features = selected if task == "fit" and v.features else np.arange(d)
-        name = "moments" if task == "moments" else "scores"
-        config = self._site_config(server, spent, census) | (
-            {} if len(features) == d else {"features": features.astype(np.uint16)}
-        )
-        ask = Ask(MOMENTS if task == "moments" else SCORES, shared=config, to=sites, report=(name,))
-        summed = yield from sum_reports(server, ask, name, noise=spent.noise(task))
-        sums = summed.values[name]
-        model, prior = self._start(server, census), float(census["prior"][0])
-        noise = spent.deviation("moments", len(sites))
-        state = {n: server.state[n] for n in ("gram",) if n in server.state}
-        if task == "moments":
-            gram, towards = unpack_moments(sums, d + 1, outcome=spent.outcome)
-            selected, model = fit_moments(gram, towards, prior=prior, features=v.features, noise=noise)
-            state["gram"] = gram
-            why = f"{len(selected)} of {d} features by regression on the consortium's second moments"
-        elif task == "select":
-            more = strongest_features(
-                sums[:-1], spent.wanted(server.round, d, selected=len(selected)), exclude=selected
-            )
-            selected = np.concatenate([selected, more])
-            why = f"{len(more)} more features by the largest sums of scores, {len(selected)} of {d} in all"
-        else:
-            curve = Curvature(state["gram"], prior, noise) if "gram" in state else None
-            rows = float(census["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in census else 1.0
-            model = fit_step(model, sums, features, rows=rows, lr=v.lr, curve=curve, centre=census.get("centre"))
-            why = f"a step on {len(features)} of {d} features"
-        weights = dict.fromkeys(summed.sites, 1 / len(summed.sites))
-        stage = Stage("sums", f"{why}; every patient has the same weight at any site", weights)
-        return model, stage, weights, {"chosen": selected, **state}
 
     def _site_config(self, server: Server, spent: Spending, census: Mapping[str, Array]) -> dict[str, Value]:
         """Build the settings of an Ask. The first model is the log-odds of the prior alone, and is not sent."""
@@ -309,29 +246,3 @@ class Veil(Method):
         place = {s: k for k, s in enumerate(server.sites)}
         out: Any = np.sqrt(census["rows"][[place[s] for s in sites]])
         return np.asarray(out)
-
-
-MAX_SUM_ENTRY = 2.0**30
-"""Upper bound of an entry of one site's sum."""
-
-
-def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, SumResult]:
-    """Return the sum of the requested reports; `noise`: its smallest standard deviation, which sites add in shares in a secure
-    sum."""
-    if server.secure is None:
-        answers: Answers = yield ask
-        if not len(answers):
-            raise RunFailed(f"round {server.round}: no site answered", code="too-few-sites")
-        return SumResult(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
-    withheld: Answers = yield ask.withholding(name)
-    summed = yield from secure_sum(server.secure, withheld, bits=STATISTIC_BITS, bound=MAX_SUM_ENTRY, noise=noise)
-    return summed
-
-
-def noise_deviation(noise: float, server: Server, sites: Sequence[str]) -> float:
-    """Return the standard deviation of the actual noise in a sum over these sites, each of which added its own or its share."""
-    if server.secure is None:
-        return noise * math.sqrt(len(sites))
-    from grandrounds.privacy.secagg import fewest_honest
-
-    return noise * math.sqrt(max(1.0, len(sites) / fewest_honest(max(1, len(sites)))))

@@ -15,7 +15,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.explain.noised_percentiles import ColumnCells
-from grandrounds.methods.veil.extractor import Extractor, convex_weights, gradient_descent_weights, printed_weights
+from grandrounds.methods.veil.bounded_fits import convex_weights, gradient_descent_weights
+from grandrounds.methods.veil.extractor import Extractor, client_update, draw_candidates
 from grandrounds.models.dense import probabilities
 from grandrounds.privacy.discrete import discrete_laplace, laplace_scale
 from grandrounds.protocol.messages import Ask, Value
@@ -59,29 +60,29 @@ class VeilSite(SitePlugin):
     def _propose(self, ask: Ask, members: Array) -> Columns:
         """Propose k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
 
-        With `features`, only they and the intercept are candidates. By `score`: s * sum_i (y_i - p_i) clip(x_ij, c) / c at the
-        model from the server, with sensitivity 1 to one patient. By `paper`, `strongly_convex` and `non_expansive`: the weights
-        of a small local model, divided by their sensitivity to one patient.
+        With `features`, only they and the intercept are candidates. By `paper`: Algorithm 1 of the paper. By all others, feature
+        and sign are drawn together: by `score` at the model from the server, by `strongly_convex` and `non_expansive` by the
+        weights of a small local model in units of their sensitivity to one patient.
         """
-        from grandrounds.privacy.mechanisms import exponential_top_k
-
         config = ask.shared
         k, epsilon, selection = int(config["k"]), float(config.get("epsilon", 0.0)), str(config["selection"])
         size = int(config["inputs"]) + 1
         among = np.append(_asked_features(config), size - 1)
         votes = []
         for (x, y), site in zip(self._rows(members), self.site.names_of(members), strict=True):
-            utility = (
-                score_statistic(config, x, y)[among]
-                if selection == "score"
-                else fit_utility(config, x, y, selection, np.random.default_rng(self._key(ask, site, 1)))
-            )
-            rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
-            if selection == "paper":  # selected by size alone; the sign is sent without noise
-                chosen = _draw_top(np.abs(utility), epsilon, k, rng, exponential_top_k)
-                negative = utility[chosen] < 0
+            fit = np.random.default_rng(self._key(ask, site, 1))
+            draw = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
+            if selection == "paper":
+                chosen, negative = client_update(
+                    Extractor.from_values(config), x, y, epsilon=epsilon, k=k, fit=fit, draw=draw
+                )
             else:
-                drawn = _draw_top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
+                utility = (
+                    score_statistic(config, x, y)[among]
+                    if selection == "score"
+                    else _BOUNDED_FITS[selection](Extractor.from_values(config), x, y, fit)
+                )
+                drawn = draw_candidates(np.concatenate([utility, -utility]), epsilon, k, draw)
                 chosen, negative = drawn % len(utility), drawn >= len(utility)
             votes.append(among[chosen] + negative * size)
         candidate_count = 2 * size
@@ -166,25 +167,18 @@ class VeilSite(SitePlugin):
 
 
 def score_statistic(config: Mapping[str, Value], x: Array, y: Array) -> Array:
-    """sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,)."""
+    """Compute sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,).
+
+    One patient changes an entry by 1 at most, whatever the model.
+    """
     c = _clip_value(config)
     residual = y - _probability(_read_model(config), x, c)
     out: Array = residual @ _add_intercept(np.clip(x, -c, c) / c)
     return out
 
 
-def fit_utility(config: Mapping[str, Value], x: Array, y: Array, selection: str, rng: np.random.Generator) -> Array:
-    """Return the weights of the site's own small model, in units of what one patient can change (d,)."""
-    rule = Extractor.from_values(config)
-    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": gradient_descent_weights}[selection]
-    return weights(rule, x, y, rng)
-
-
-def _draw_top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
-    """Draw k candidates by the exponential mechanism, with epsilon per draw; the k best without a budget."""
-    if not epsilon:
-        return np.argsort(-utility, kind="stable")[:k]
-    return np.asarray(draw(utility, epsilon=epsilon * k, sensitivity=1.0, k=k, rng=rng))
+_BOUNDED_FITS = {"strongly_convex": convex_weights, "non_expansive": gradient_descent_weights}
+"""Local fits by whose weights features and signs are drawn."""
 
 
 def _probability(model: Array, x: Array, c: float) -> Array:

@@ -1,0 +1,49 @@
+"""The recipes "as printed": every setting that a paper prints has the printed value, at the place named beside it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from grandrounds.recipes import load_recipe, recipe_departure, recipes
+
+PRINTED = {
+    "veil/printed": [
+        ("method.veil.selection", "paper", "Algorithm 1, client lines 3 to 10: the largest weights, signs sent as they are"),
+        ("method.veil.votes", "quorum", "eq. 3 and 4"),
+        ("method.veil.decay", False, "eq. 4: eta_g does not depend on t"),
+        ("method.veil.prior", None, "Algorithm 1: W(0) = 0"),
+        ("method.veil.claimed_epsilon", 5.0, "Table 1, second row"),
+        ("privacy.epsilon", None, "line 9 sends signs without noise, so there is no budget to keep"),
+        ("privacy.secure", False, "Algorithm 1, line 7: the server receives each proposal"),
+        ("split.scheme", "group-kfold", "Evaluation Protocol: folds of hospitals"),
+        ("split.folds", 5, "Evaluation Protocol: 5-fold group cross-validation"),
+        ("split.val", 0.2, "Model Calibration: a held-out validation set, 20% of the training data"),
+        ("evaluation.calibrate", "platt", "Model Calibration: Platt scaling"),
+        ("tune.trials", 50, "Hyperparameter Optimization: 50 trials"),
+        ("tune.share", 0.2, "Hyperparameter Optimization: 20% of the dataset"),
+        ("tune.metric", "auroc", "Hyperparameter Optimization: the highest validation AUC"),
+    ],
+}
+
+
+def setting(recipe: str, path: str) -> object:
+    value: object = load_recipe(recipe)
+    for key in path.split("."):
+        value = getattr(value, key)
+    return value
+
+
+@pytest.mark.parametrize(("recipe", "path", "printed", "place"), [(r, *row) for r, rows in PRINTED.items() for row in rows])
+def test_a_printed_recipe_has_the_papers_setting(recipe, path, printed, place):
+    found = setting(recipe, path)
+    assert found == printed or (isinstance(printed, float) and math.isclose(found, printed)), place
+
+
+@pytest.mark.parametrize("recipe", PRINTED)
+def test_only_the_default_recipe_names_a_departure(recipe):
+    system = recipe.partition("/")[0]
+    assert not recipe_departure(recipe)
+    assert recipe_departure(system)
+    assert "as printed" in recipes()[recipe]
