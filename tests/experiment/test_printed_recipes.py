@@ -25,6 +25,20 @@ PRINTED = {
         ("tune.share", 0.2, "Hyperparameter Optimization: 20% of the dataset"),
         ("tune.metric", "auroc", "Hyperparameter Optimization: the highest validation AUC"),
     ],
+    "fedxchain/printed": [
+        ("data.name", "breast-cancer", "sec. IV-A: Wisconsin Breast Cancer, 569 samples, 30 features"),
+        ("split.sites", 10, "sec. IV-C: 10 federated participants"),
+        ("split.partition", "dirichlet", "sec. IV-C: Dirichlet allocation"),
+        ("split.alpha", 0.5, "sec. IV-C: alpha = 0.5"),
+        ("model.name", "logistic", "sec. IV-B: logistic regression, the first model of Table I"),
+        ("method.rounds", 10, "sec. IV-C: 10 communication rounds"),
+        ("method.select.rule", "all", "sec. IV-C: 100% participation per round"),
+        ("train.epochs", 5, "sec. IV-C: 5 epochs per round per node"),
+        ("train.lr", 0.01, "sec. IV-C: learning rate 0.01"),
+        ("train.batch", 32, "sec. IV-C: batch size 32"),
+        ("train.optimizer", "sgd", "sec. IV-B: SGDClassifier"),
+        ("privacy.secure", False, "Algorithm 2, line 8: the mask is sent with the masked value"),
+    ],
 }
 
 
@@ -39,6 +53,13 @@ def setting(recipe: str, path: str) -> object:
 def test_a_printed_recipe_has_the_papers_setting(recipe, path, printed, place):
     found = setting(recipe, path)
     assert found == printed or (isinstance(printed, float) and math.isclose(found, printed)), place
+
+
+def test_the_printed_trust_rule_is_eq_7_and_8():
+    trust = load_recipe("fedxchain/printed").method.trust.resolved()
+    assert (trust.alpha, trust.beta, trust.gamma) == (0.5, 0.3, 0.2), "sec. III-F: typically"
+    assert (trust.form, trust.kappa, trust.signed, trust.reasons) == ("printed", 0.0, False, False), "eq. 8: no rows, no signs"
+    assert trust.accuracy_at == "site", "sec. III-F: node i's local validation accuracy"
 
 
 @pytest.mark.parametrize("recipe", PRINTED)

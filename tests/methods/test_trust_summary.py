@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import grandrounds as gr
 from grandrounds.core.records import Decision
 from grandrounds.explain.trust import DOUBTS
 from grandrounds.methods.fedxchain.summary import (
@@ -13,8 +14,12 @@ from grandrounds.methods.fedxchain.summary import (
     rejection_code,
     rejection_rounds,
     reward_correlation,
+    trust_facts,
 )
 from grandrounds.privacy.secagg.terms import REASONS
+from tests.support import patients
+
+DATA = {"data": {"label": "died", "site": "hospital"}, "split": {"val": 0.2, "test": 0.2}}
 
 
 def decision(round, trust, nsds, reward=None, missing=None):
@@ -54,3 +59,42 @@ def test_fltrusts_trust_is_another():
     of_fltrust = Decision(round=1, signals={"trust": {"a": 1.0}, "similarity": {"a": 1.0}})
     of_fedxchain = Decision(round=1, signals={"trust": {"a": 1.0}, "nsds": {"a": 0.1}})
     assert (of_fltrust.has_trust, of_fedxchain.has_trust) == (False, True)
+
+
+def facts(**changes) -> dict[str, tuple[str, str]]:
+    trust = {
+        "last": {"a": 0.9, "b": 0.5},
+        "mean_trust": 0.7,
+        "mean_nsds": 0.02,
+        "weighs": True,
+        "alarm": 1.0,
+        "alarmed": {},
+        "refused": {},
+        "reward_correlation": None,
+        "accepted": [],
+        "ledger": {},
+    }
+    return {fact.label: (fact.value, fact.note) for fact in trust_facts({**trust, **changes})}
+
+
+def test_a_run_states_who_accepted_its_weights_and_the_size_of_its_ledger():
+    found = facts(accepted=[3, 2, 3], refused={"c": [2]}, ledger={"entries": 4, "countersignatures": 12})
+    assert found["weights recomputed and accepted"][0] == "by 2 to 3 sites in each of 3 rounds"
+    assert found["weights rejected"][0] == "c (round 2)"
+    assert found["ledger"][0] == "4 entries, 12 countersignatures by sites"
+    assert "rounds audit anchor RUN" in found["blockchain"][1]
+
+
+def test_a_run_without_a_ledger_or_that_does_not_use_trust_states_neither():
+    found = facts(weighs=False)
+    assert not {"ledger", "blockchain", "weights recomputed and accepted"} & set(found)
+    assert "recorded only" in found["trust in the last round"][1]
+
+
+def test_the_counts_are_those_that_the_audit_finds(tmp_path):
+    settings = {"method": {"name": "fedxchain", "rounds": 3}, "explain": {"sketch": "none"}}
+    done = gr.run(gr.Experiment.parse({**DATA, **settings}), table=patients([40, 30, 50]), out=tmp_path / "run")
+    trust, book = done.summary.trust, done.ledger.book()
+    assert trust["accepted"] == [3, 3, 3]
+    assert trust["ledger"] == {"entries": len(book.entries) - 1, "countersignatures": 4 * 3}, "the start and three rounds"
+    assert sum(len(head.witnesses) for head in book.heads) == 5 * 3, "and the closing entry"

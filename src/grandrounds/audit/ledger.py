@@ -200,6 +200,11 @@ class Ledger:
                 self._countersigned(witnessed)
         return signed
 
+    def count_countersignatures(self, size: int) -> int:
+        """Count the stored countersignatures of heads over at most this many entries."""
+        with self._reads():
+            return int(next(self._rows("SELECT COUNT(*) FROM witnesses WHERE size <= ?", (size,)))[0])
+
     def add_countersignatures(self, head: SignedHead) -> None:
         """Add the countersignatures of a head."""
         with self._writes():

@@ -158,7 +158,7 @@ class Finalizer:
             explanation=explanation,
             cohorts=evaluation.cohorts(records),
             **({"fairness": fairness} if fairness else {}),
-            **trust_summary(plan, records),
+            **trust_summary(plan, records, self.context.recorder.rounds_written),
             **demotion_summary(records),
             **self._method_numbers({**state.method, "model": served.model}, records),
             **method_class(plan.method.name).summarize(plan, state.method, encoding),

@@ -42,6 +42,8 @@ class Recording(Protocol):
 
     def standing(self) -> LedgerState | None: ...
 
+    def rounds_written(self) -> dict[str, int]: ...
+
     def end(
         self,
         model: Array,
@@ -73,6 +75,9 @@ class NoLedger:
 
     def standing(self) -> LedgerState | None:
         return None
+
+    def rounds_written(self) -> dict[str, int]:
+        return {}
 
     def end(
         self,

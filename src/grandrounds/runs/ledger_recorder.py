@@ -181,6 +181,17 @@ class Recorder:
         tree = self.ledger.tree()
         return LedgerState(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
 
+    def rounds_written(self) -> dict[str, int]:
+        """Count the entries before the closing one, which a repeated end writes again, and their countersignatures."""
+        self._wait()
+        kinds = [e["kind"] for e in self.ledger.entries()]
+        while kinds[-1] == entries.CLOSE:
+            kinds.pop()
+        size = len(kinds)
+        unwritten = self._unwritten
+        more = 0 if unwritten is None or unwritten.head.size > size else len(unwritten.witnesses)
+        return {"entries": size, "countersignatures": self.ledger.count_countersignatures(size) + more}
+
     def end(
         self,
         model: Array,

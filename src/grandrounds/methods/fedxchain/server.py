@@ -7,7 +7,6 @@ and every site with a weight recomputes all of them before it accepts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,31 +16,29 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan_types import MethodSettings, Plan
-from grandrounds.explain.explainers.shapley import unit_vector
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import (
-    SMOOTHING,
     TrustInputs,
     TrustResult,
     TrustRule,
     compute_trust,
-    divergence,
     group_rest,
-    pool_shares,
     steadiness,
 )
 from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.fedxchain.acceptance import ask_acceptance
+from grandrounds.methods.fedxchain.pooling import PooledAttributions, pool, pool_secretly
 from grandrounds.methods.fedxchain.rewards import with_rewards
 from grandrounds.methods.fedxchain.site import SiteTrust
-from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum, secure_weighted_sum
+from grandrounds.methods.fedxchain.top_features import expand_shares, name_features, tracked_features
+from grandrounds.methods.secure import secure_weighted_sum
 from grandrounds.methods.site_state import PerSiteState
 from grandrounds.methods.sse_agg.harm import HARMS, STANDING
 from grandrounds.methods.sse_agg.weights import explanation_weights
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 
 
 class FedXChain(FedAvg):
@@ -63,16 +60,17 @@ class FedXChain(FedAvg):
         return checks.refusals(model, plan, sites=sites, pictures=pictures)
 
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+        """Run lines 4 to 15 of Algorithm 2; line 16, the hash chain of eq. 9, is the run's ledger."""
         trust = TrustRound(server, self.settings)
-        ask = trust.extend_ask(ask)
+        ask = trust.extend_ask(ask)  # line 7: sites explain their models
         shares = self.regularizer.secure_weights(server)
-        answers: Answers = yield ask if server.secure is None else ask.withholding("model", "shap", *shares)
-        weighting, answers = yield from trust.weigh(answers)
+        answers: Answers = yield ask if server.secure is None else ask.withholding("model", "shap", *shares)  # lines 4 to 8
+        weighting, answers = yield from trust.weigh(answers)  # lines 11 to 14
         if server.secure is None:
-            aggregation = aggregate(server, answers, self, weighting)
+            aggregation = aggregate(server, answers, self, weighting)  # line 15
         else:
             aggregation, answers = yield from secure_weighted_sum(server, server.secure, answers, weighting, shares)
-        aggregation = yield from with_rewards(server, self.settings, aggregation, answers)
+        aggregation = yield from with_rewards(server, self.settings, aggregation, answers)  # Fig. 7
         return aggregation, answers
 
 
@@ -82,25 +80,13 @@ TRUST = "trust"
 _ACCURACIES, _SHARES = "accuracies", "own_shares"
 """Further state, if the server sees it: a site's latest accuracies and attributions."""
 
-_OTHER_FEATURES = "all others"
-
-
-@dataclass(frozen=True)
-class _PooledAttributions:
-    """The consortium's attributions, and each site's divergence from them."""
-
-    shares: Array  # (F,), or of the separate features and all others together
-    nsds: Array
-    alignment: Array | None = None
-
-
 @dataclass(frozen=True)
 class _WeighedSites:
     """The sites weighed in a round, with the inputs and the result of the rule."""
 
     sites: tuple[str, ...]
     columns: Mapping[str, Array]  # their answers
-    pooled: _PooledAttributions
+    pooled: PooledAttributions
     inputs: TrustInputs
     verdict: TrustResult
     accepted: Array  # (K,) sites that accepted the weights
@@ -118,6 +104,7 @@ class TrustRound:
         )
         self.at_server = server.secure is None and settings.trust.explained == "reference"
         self.scored_at_server = server.secure is None and settings.trust.accuracy_at == "reference"
+        self.tracked = tracked_features(server.state.get("pooled"), settings.trust.top)
         self.agreement: WeightingResult | None = None  # SSE-AGG's weights, if its agreement is used
 
     def extend_ask(self, ask: Ask) -> Ask:
@@ -132,39 +119,31 @@ class TrustRound:
                 "attribute_on": server.shared_reference if t.explained == "reference" else "",
                 "attribute_signed": self.rule.signed,
             }
-            if self.tracked_features is not None:
-                config["attribute_kept"] = self.tracked_features
+            if self.tracked is not None:
+                config["attribute_kept"] = self.tracked
         if not self.scored_at_server:
             config["attribute_judged"] = server.shared_reference if t.accuracy_at == "reference" else ""
         more = ("sketch",) if self.rule.reasons else ()
         ask = ask.with_reports(*more, *(("shap", "trust") if config else ()))
         return replace(ask, shared={**ask.shared, **config})
 
-    @property
-    def tracked_features(self) -> Array | None:
-        """Return the features that are reported separately, by the last pooled attributions; None: all of them."""
-        last = self.server.state.get("pooled")
-        if not self.trust.top or last is None or self.trust.top >= len(last) - 1:
-            return None
-        return np.sort(np.argsort(-last, kind="stable")[: self.trust.top])
-
     def weigh(self, answers: Answers) -> Generator[Ask, Answers, tuple[WeightingResult, Answers]]:
-        """Weigh the answers, and return those of sites that accept the weights."""
+        """Weigh the answers (Algorithm 2, lines 11 to 14), and return those of sites that accept the weights."""
+        trust = self._previous_trust(answers)
         if self.server.secure is None:
             columns = self._columns(answers)
-            pooled_attributions = self._pool(columns["shares"], columns.get("direction"), self._previous_trust(answers))
+            pooled = pool(columns["shares"], columns.get("direction"), trust)  # lines 11 and 12: eq. 6 and 4
         else:
-            pooled_attributions, answers = yield from self._pool_secretly(self.server.secure, answers)
+            pooled, answers = yield from pool_secretly(self.server.secure, answers, trust)
             columns = self._columns(answers)
-        inputs = self._trust_inputs(answers, columns, pooled_attributions)
-        verdict, sites, accepted = compute_trust(self.rule, inputs), answers.sites, np.ones(len(answers), bool)
+        inputs = self._trust_inputs(answers, columns, pooled)
+        verdict = compute_trust(self.rule, inputs)  # lines 13 and 14: eq. 7 and 8
+        sites, accepted = answers.sites, np.ones(len(answers), bool)
         if self.settings.weigh.rule == TRUST:
-            agreed = yield from self._ask_acceptance(answers, inputs, verdict)
+            agreed = yield from ask_acceptance(self.server.round, self.rule, answers.sites, inputs, verdict)
             accepted = np.isin(np.array(sites), np.array(agreed.sites))
             answers = answers.only(np.flatnonzero(accepted), agreed.missing)
-        return self._build_result(
-            answers, _WeighedSites(sites, columns, pooled_attributions, inputs, verdict, accepted)
-        ), answers
+        return self._build_result(answers, _WeighedSites(sites, columns, pooled, inputs, verdict, accepted)), answers
 
     def _columns(self, answers: Answers) -> dict[str, Array]:
         """Collect the sites' reports, and compute the server's scores on its reference rows."""
@@ -176,11 +155,7 @@ class TrustRound:
             attributed = server.reference.attributed(models, self.sketch, server.background, signed=self.rule.signed)
             out["all"] = attributed["shares"]
             out["steadiness"] = self._steady(answers, attributed["shares"])
-            out["shares"] = (
-                attributed["shares"]
-                if self.tracked_features is None
-                else group_rest(attributed["shares"], self.tracked_features)
-            )
+            out["shares"] = attributed["shares"] if self.tracked is None else group_rest(attributed["shares"], self.tracked)
             if "direction" in attributed:
                 out["direction"] = attributed["direction"]
         else:
@@ -194,43 +169,8 @@ class TrustRound:
             out["accuracy"] = np.asarray(answers["trust.accuracy"], float)
         return out
 
-    def _pool(self, shares: Array, points: Array | None, trust: Array) -> _PooledAttributions:
-        """Pool the attributions at the server (eq. 6), and compute each site's divergence from them (eq. 4)."""
-        mean = pool_shares(shares, trust)
-        if points is None:
-            return _PooledAttributions(mean, divergence(shares, mean))
-        return _PooledAttributions(mean, divergence(shares, mean), points @ unit_vector(pool_shares(points, trust)))
-
-    def _pool_secretly(
-        self, rule: SecureRule, answers: Answers
-    ) -> Generator[Ask, Answers, tuple[_PooledAttributions, Answers]]:
-        """Pool the attributions by secure aggregation: sites multiply by their trust, and report their divergence from the
-        sum."""
-        trust = self._previous_trust(answers)
-        trust = trust if trust.any() else np.ones_like(trust)
-        weights = dict(zip(answers.sites, (trust / trust.sum()).tolist(), strict=True))
-        summed = yield from secure_sum(
-            rule,
-            answers,
-            weights={"shap": weights},
-            only_reports=("shap",),
-            bits=STATISTIC_BITS,
-            bound=1.0,
-            purpose=REASONS,
-        )
-        mean = np.maximum(summed.values["shap.shares"] / summed.weights["shap"], SMOOTHING)
-        mean /= mean.sum()
-        shared: dict[str, Value] = {"shares": mean, "of": str(answers.id)}
-        if "shap.direction" in summed.values:
-            shared["direction"] = unit_vector(summed.values["shap.direction"])
-        stayed = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
-        heard = yield Ask(DIVERGE, shared=shared, to=stayed.sites, report=("trust",))
-        remaining = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
-        alignment = np.asarray(heard["trust.alignment"], float) if "trust.alignment" in heard else None
-        return _PooledAttributions(mean, np.asarray(heard["trust.nsds"], float), alignment), remaining
-
     def _trust_inputs(
-        self, answers: Answers, columns: Mapping[str, Array], pooled_attributions: _PooledAttributions
+        self, answers: Answers, columns: Mapping[str, Array], pooled: PooledAttributions
     ) -> TrustInputs:
         """Collect the inputs of the trust rule."""
         last = self._state(answers).get(_ACCURACIES, self.trust.window)
@@ -240,27 +180,8 @@ class TrustRound:
         in_line = None if self.agreement is None else self.agreement.signals["in_line"]
         rows = np.asarray(answers["count"], float)
         return TrustInputs(
-            rows, accuracies, columns["steadiness"], pooled_attributions.nsds, pooled_attributions.alignment, in_line
+            rows, accuracies, columns["steadiness"], pooled.nsds, pooled.alignment, in_line
         )
-
-    def _ask_acceptance(self, answers: Answers, inputs: TrustInputs, verdict: TrustResult) -> Generator[Ask, Answers, Answers]:
-        """Send all inputs and weights to all sites, which recompute them and accept or reject."""
-        shared: dict[str, Value] = {
-            "names": json.dumps(answers.sites),
-            "rule": self.rule.to_json(),
-            "weights": verdict.weights,
-            **inputs.to_values(),
-        }
-        agreed: Answers = yield Ask(WEIGHTS, shared=shared, to=answers.sites, report=("agreed", ERROR))
-        if not len(agreed):
-            why = next(iter(agreed.missing.values()), "nobody answered")
-            hint = f"; the largest is {verdict.weights.max():.2f}: raise privacy.largest_weight, or let more sites take part"
-            hint = hint if "(weight-too-large)" in why else ""
-            raise RunFailed(
-                f"round {self.server.round}: every site rejected the aggregation weights ({why}){hint}",
-                code="weights-rejected",
-            )
-        return agreed
 
     def _build_result(self, answers: Answers, judged: _WeighedSites) -> WeightingResult:
         """Return the weights of the accepting sites with all signals; `answers` are theirs."""
@@ -292,9 +213,8 @@ class TrustRound:
             signals |= default.signals
             self.agreement = default if STANDING in default.memory else self.agreement
         memory = self._updated_state(answers, judged)
-        return WeightingResult(
-            weights, signals, why, {}, memory, notes, self._name_features(judged.pooled.shares), refused
-        )
+        named = name_features(self.server.features, judged.pooled.shares, self.tracked)
+        return WeightingResult(weights, signals, why, {}, memory, notes, named, refused)
 
     def _why(self, verdict: TrustResult) -> str:
         r = self.rule
@@ -308,14 +228,6 @@ class TrustRound:
         more = " x agreement of signs" if r.signed else ""
         more += " x agreement of its explanations with the others'" if r.reasons else ""
         return f"a site's weight follows {rows_factor}trust x {penalty}{more}; {formula}"
-
-    def _name_features(self, shares: Array) -> dict[str, float]:
-        names = self.server.features
-        if len(shares) != len(names):
-            features = self.tracked_features
-            assert features is not None
-            names = (*(names[j] for j in features), _OTHER_FEATURES)
-        return dict(zip(names, shares.tolist(), strict=True))
 
     def _previous_trust(self, answers: Answers) -> Array:
         """Return the trust of the previous round (eq. 6); a new site has full trust."""
@@ -337,22 +249,8 @@ class TrustRound:
         out = self._state(answers).updated(**{name: values[judged.accepted] for name, values in found.items()})
         if self.agreement is not None:
             out |= {name: self.agreement.memory[name] for name in (STANDING, HARMS) if name in self.agreement.memory}
-        out["pooled"] = self._expand_shares(judged.pooled.shares)
+        out["pooled"] = expand_shares(judged.pooled.shares, self.server.state.get("pooled"), self.tracked)
         return out
-
-    def _expand_shares(self, shares: Array) -> Array:
-        """Return the consortium's attributions of all features; the common share of the others is split as in the round
-        before."""
-        features = self.tracked_features
-        if features is None:
-            return shares
-        last = self.server.state["pooled"]
-        out = np.array(last, float)
-        rest = np.setdiff1d(np.arange(len(out)), features)
-        out[features] = shares[:-1]
-        out[rest] *= shares[-1] / max(out[rest].sum(), SMOOTHING)
-        return out
-
 
 def divergence_alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
     """Return a sentence for each site whose attributions diverge too far from the consortium's (sec. II-B)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -17,8 +17,16 @@ _LEAST, _NAMED, _LISTED = 3, 8, 6
 """Sites trusted least, sites and rounds that a fact names."""
 
 
-def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[str, object]]:
-    """Build the summary's `trust`; empty for a run without trust."""
+def trust_summary(
+    plan: Plan, records: Sequence[RoundRecord], count_ledger: Callable[[], Mapping[str, int]]
+) -> dict[str, dict[str, object]]:
+    """Build the summary's `trust`; empty for a run without trust.
+
+    Args:
+        plan: The experiment's plan.
+        records: The records of the rounds.
+        count_ledger: Counts entries and countersignatures of the rounds; empty for a run without a ledger.
+    """
     decisions = [r.decision for r in records if r.decision.has_trust]
     if not decisions:
         return {}
@@ -36,6 +44,8 @@ def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[
         "alarmed": alarm_rounds(decisions, t.alarm),
         "refused": rejection_rounds([r["decision"] for r in records]),
         "reward_correlation": reward_correlation(decisions),
+        "accepted": [len(d.weights) for d in decisions] if plan.method.weigh.rule == TRUST else [],
+        "ledger": dict(count_ledger()),
     }
     return {"trust": values}
 
@@ -59,7 +69,22 @@ def trust_facts(trust: Part) -> tuple[MethodFact, ...]:
     if trust["reward_correlation"] is not None:
         r = f"r = {trust['reward_correlation']:.2f}"
         facts.append(MethodFact("rewards and trust over sites", r, "a reward is contribution x trust"))
-    return tuple(facts)
+    return (*facts, *_chain_facts(trust["accepted"], trust["ledger"]))
+
+
+def _chain_facts(accepted: Sequence[int], ledger: Mapping[str, int]) -> list[MethodFact]:
+    """Describe who checked the weights (eq. 8), the hash chain (eq. 9), and the command that anchors it on a blockchain."""
+    facts = []
+    if accepted:
+        sites = f"{min(accepted)} sites" if min(accepted) == max(accepted) else f"{min(accepted)} to {max(accepted)} sites"
+        where = f"by {sites} in each of {len(accepted)} rounds"
+        facts.append(MethodFact("weights recomputed and accepted", where, "each site recomputes all weights from all signals"))
+    if ledger:
+        size = f"{ledger['entries']} entries, {ledger['countersignatures']} countersignatures by sites"
+        facts.append(MethodFact("ledger", size, "before the closing entry; to verify it: rounds audit verify RUN"))
+        anchor = "rounds audit anchor RUN --rpc URL --contract ADDRESS"
+        facts.append(MethodFact("blockchain", "not anchored during the run", f"to anchor the ledger: {anchor}"))
+    return facts
 
 
 def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
