@@ -39,6 +39,19 @@ PRINTED = {
         ("train.optimizer", "sgd", "sec. IV-B: SGDClassifier"),
         ("privacy.secure", False, "Algorithm 2, line 8: the mask is sent with the masked value"),
     ],
+    "fl-xai/printed": [
+        ("model.name", "small-cnn", "sec. 3.1.2: two convolutions, each with a max pool, and three dense layers"),
+        ("train.optimizer", "adam", "sec. 3.1.2, eq. 3.3"),
+        ("method.name", "fedavg", "sec. 4.4 to 4.12, eq. 3.7"),
+        ("method.weigh.rule", "data_size", "eq. 3.7: n_k / n"),
+        ("method.rounds", 10, "sec. 4.3: 10 training rounds"),
+        ("split.sites", 10, "Table 4.1: clients 0 to 9"),
+        ("split.partition", "equal", "sec. 4.3: evenly distributed across all clients"),
+        ("explain.maps", ("grad_cam", "gradient_norm"), "sec. 3.1.3: eq. 3.4 and 3.5, and eq. 3.6"),
+        ("explain.maps_rows", 5, "sec. 4.6: Figs. 4.25 to 4.29"),
+        ("evaluation.local_models", "own", "sec. 4.3: training and evaluation accuracy of each client"),
+        ("train.noise", 0.0, "sec. 4.7 alone adds noise"),
+    ],
 }
 
 
@@ -46,7 +59,7 @@ def setting(recipe: str, path: str) -> object:
     value: object = load_recipe(recipe)
     for key in path.split("."):
         value = getattr(value, key)
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(("recipe", "path", "printed", "place"), [(r, *row) for r, rows in PRINTED.items() for row in rows])

@@ -48,7 +48,6 @@ from grandrounds.report.fairness import (
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.method_facts import method_facts
 from grandrounds.report.outcome import percent
-from grandrounds.report.sections.local_models import local_line
 from grandrounds.report.tables import TextTable
 
 HEADLINES = shown_in(Place.SCREEN)
@@ -221,8 +220,6 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary, most=sites)
-    if summary.local:
-        console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
     _show_shortcut(console, summary)
     for fact in method_facts(summary):
         console.print(str(fact), markup=False, highlight=False, soft_wrap=True)

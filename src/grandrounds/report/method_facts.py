@@ -15,10 +15,11 @@ from grandrounds.report.document import Charts, table, text_cell, value_cell
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.selection import selection_over_rounds
 from grandrounds.report.sections.images import map_facts, rationale_facts
+from grandrounds.report.sections.local_models import local_facts
 
 
 def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
-    """List the numbers of the method's paper, then those of trust, rationale and heat maps, which a run of any method may record.
+    """List the numbers of the method's paper, then those that a run of any method may record: trust, heat maps, local models.
 
     A method of one's own is not asked: a run folder names it, and its code may be anyone's.
     """
@@ -26,7 +27,19 @@ def method_facts(summary: RunSummary) -> tuple[MethodFact, ...]:
     own = method.describe(summary) if method is not None else ()
     departure, system = recipe_departure(summary.name), summary.name.partition("/")[0]
     departs = [MethodFact("departs from the paper", departure, f"as printed: rounds run {system}/printed")] if departure else []
-    return (*own, *trust_facts(summary.trust), *rationale_facts(summary.reasons), *map_facts(summary.maps), *departs)
+    images = (*rationale_facts(summary.reasons), *map_facts(summary.maps))
+    return (*own, *trust_facts(summary.trust), *images, *local_facts(summary), *_cost(summary), *departs)
+
+
+def _cost(summary: RunSummary) -> list[MethodFact]:
+    """Describe the cost of a run with heat maps or local models, as FL-XAI's Table 4.12 does."""
+    if not (summary.maps or summary.local):
+        return []
+    cost = summary.cost
+    sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
+    value = f"{sent:.2f} MB in {cost['messages']:,.0f} messages, {cost['seconds']:.1f} s of rounds"
+    note = f"{cost['evaluation_bytes'] / 1e6:.2f} MB of it for evaluation; {summary.parameters:,} parameters"
+    return [MethodFact("cost", value, note)]
 
 
 def method_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:

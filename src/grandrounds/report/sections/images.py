@@ -128,25 +128,25 @@ def map_pairs(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, st
 
 
 def map_facts(maps: Mapping[str, Any]) -> list[MethodFact]:
-    """Summarise the summary's `maps`, one fact per kind of heat map."""
-    if not maps.get("last"):
-        return []
-    out = []
-    for name, n in maps["last"].items():
-        clauses = [
-            f"concentration {format_number(n[LOCAL]['concentration'])} (own model) and "
-            f"{format_number(n[COMMON]['concentration'])} (common); "
-            f"alike SSIM {format_number(n['alike']['ssim'])}, rank {format_number(n['alike']['rank'])}"
-        ]
-        if n[COMMON]["inside"] is not None:
-            clauses.append(
-                f"inside the mask {format_number(n[LOCAL]['inside'])} and {format_number(n[COMMON]['inside'])}"
-            )
+    """Summarise the summary's `maps`: concentration and similarity of each kind of heat map, and its share in the masks."""
+    facts = []
+    for name, numbers in (maps.get("last") or {}).items():
+        kind, images = f"heat maps, {TITLES[name]}", f"round {maps['rounds'][-1]}, mean over {maps['pictures']} images a site"
+        facts.append(MethodFact(f"{kind}: concentration", _both(numbers, "concentration"), f"0 even, 1 on one pixel; {images}"))
+        facts.append(MethodFact(f"{kind}: local and common model", _alike(numbers["alike"]), "1: the same map"))
+        if numbers[COMMON]["inside"] is not None:
+            facts.append(MethodFact(f"{kind}: share inside the mask", _both(numbers, "inside"), "1: all heat is on the object"))
         if name in maps.get("between", {}):
-            b = maps["between"][name]
-            clauses.append(f"between sites SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}")
-        out.append(MethodFact(f"heat maps, {TITLES[name]}", "; ".join(clauses), f"round {maps['rounds'][-1]}"))
-    return out
+            facts.append(MethodFact(f"{kind}: between sites", _alike(maps["between"][name]), "local models, the same images"))
+    return facts
+
+
+def _both(numbers: Mapping[str, Mapping[str, float | None]], key: str) -> str:
+    return f"{format_number(numbers[LOCAL][key])} (local models), {format_number(numbers[COMMON][key])} (common)"
+
+
+def _alike(similarity: Mapping[str, float | None]) -> str:
+    return f"SSIM {format_number(similarity['ssim'])}, rank correlation {format_number(similarity['rank'])}"
 
 
 def maps_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:

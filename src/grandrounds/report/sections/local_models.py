@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from grandrounds.core.method_facts import MethodFact
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.metrics.local_models import FIGURES
 from grandrounds.report import figures
@@ -20,9 +21,11 @@ _COLUMNS = {
 _ROWS = 40
 
 
-def local_line(summary: RunSummary) -> str:
-    """Summarise the summary's `local` in one line for a screen."""
+def local_facts(summary: RunSummary) -> list[MethodFact]:
+    """Describe the accuracy of local models on their own rows, beside that of the common model on all test rows."""
     local = summary.local
+    if not local:
+        return []
     shown = {name: "-" if local.get(name) is None else f"{local[name]:.3f}" for name in FIGURES}
     clauses = [
         f"{shown['train_accuracy']} on their own training rows (log loss {shown['train_loss']})",
@@ -33,7 +36,10 @@ def local_line(summary: RunSummary) -> str:
             f"{shown['others_train']} on other sites' training rows",
             f"{shown['external']} on the test rows of all sites",
         ]
-    return f"local models in round {local['round']}, accuracy, mean over sites: {', '.join(clauses)}"
+    common = summary.final.get("accuracy")
+    note = "" if common is None else f"the common model has {common:.3f} on all test rows"
+    label = f"local models in round {local['round']}, accuracy, mean over sites"
+    return [MethodFact(label, ", ".join(clauses), note)]
 
 
 def local_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
