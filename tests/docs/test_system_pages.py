@@ -12,7 +12,7 @@ from grandrounds.recipes import recipes
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "grandrounds"
-PAGES = ("veil", "fedxchain", "fl-xai")
+PAGES = ("sse-agg", "veil", "fedxchain", "fl-xai")
 PLACE = re.compile(r"`(?P<file>[\w/]+\.py)::(?P<name>\w+)(?:\.(?P<member>\w+))?`")
 
 
