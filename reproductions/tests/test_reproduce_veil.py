@@ -21,10 +21,11 @@ from grandrounds.methods.base import Server
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.protocol.messages import Answers
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds_studies import studies
+from grandrounds.runs.federation import assemble
+from grandrounds_studies import load_study, studies
 from grandrounds_studies.results import Reading, Results
 from grandrounds_studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
-from grandrounds_studies.veil import claims
+from grandrounds_studies.veil import claims, tuned
 from grandrounds_studies.veil.client_scaffold import SPLIT
 from grandrounds_studies.veil.measures import ALL, from_uniform, most_from_uniform, most_odds
 from grandrounds_studies.veil.setting import (
@@ -44,6 +45,8 @@ from grandrounds_studies.veil.setting import (
     label,
 )
 from grandrounds_studies.veil.table import TABLE_1
+from grandrounds_studies.veil.tuned import nested
+from grandrounds_studies.veil.tuning import held_out_hospitals, search, study_of, trial_settings
 
 TABLE = "veil/table-1"
 
@@ -274,3 +277,58 @@ def test_either_release_has_the_noise_of_half_of_the_budget():
     assert pytest.approx(np.sqrt(2)) == SPLIT and pytest.approx(1) == 2 / SPLIT**2
     noise = [TABLE_1.plan(Cell(label(e), CLIENT_SCAFFOLD.label, 0, FOLDS.word))["method"]["options"]["noise"] for e in EPSILONS]
     assert noise == [CLIENT_NOISE[e] for e in EPSILONS]
+
+
+# Tuning
+
+
+def test_a_trial_knows_nothing_of_the_hospitals_that_its_fold_tests_on():
+    study = study_of(quick=True)
+    tested = [held_out_hospitals(study, fold) for fold in range(3)]
+    assert sorted(name for names in tested for name in names) == [f"site-{k:02}" for k in range(1, 7)]
+    cell = Cell(label(5), CLIENT.label, 0, FOLDS.word)
+    for names in tested:
+        trial = study.plan_with(cell, trial_settings(nested({"train.lr": 0.7}), names))
+        assert trial["train"]["lr"] == 0.7
+        stack = assemble(Settings(trial)).stack
+        assert not set(stack.names) & set(names) and len(stack.names) == 4
+        assert sum(bool(len(rows.test)) for rows in stack.rows) == 1 and not any(
+            len(rows.test) and len(rows.train) for rows in stack.rows
+        )
+
+
+def test_a_search_goes_on_with_the_trials_that_it_has(tmp_path):
+    """The value in the file is taken for the first trial; the second is run, and the best of both is given."""
+    pytest.importorskip("optuna")
+    study, cell, file = study_of(quick=True), Cell(label(5), SCORE.label, 0, FOLDS.word), tmp_path / "one.json"
+    without = held_out_hospitals(study, 0)
+    first = search(study, cell, without, file, trials=1)
+    stored = json.loads(file.read_text())
+    assert first["auroc"] == first["own"] == stored[0]["auroc"] and len(stored) == 1
+    file.write_text(json.dumps([{**stored[0], "auroc": 0.999}]))
+    second = search(study, cell, without, file, trials=2)
+    assert (second["own"], second["auroc"], second["trials"]) == (0.999, 0.999, 2)
+    assert second["settings"] == stored[0]["settings"] and len(json.loads(file.read_text())) == 2
+
+
+def test_the_tuned_table_takes_each_folds_settings(tmp_path, monkeypatch):
+    study = load_study("veil/table-1-tuned")
+    cells = [Cell(label(5), CLIENT.label, fold, FOLDS.word) for fold in (0, 1)]
+    entry = {label(5): {CLIENT.label: {"1": {"settings": {"train.lr": 0.123, "privacy.clip": 2.5}, "trials": 50}}}}
+    (tmp_path / "tuned.json").write_text(json.dumps({"settings": entry}))
+    monkeypatch.setattr(tuned, "FILE", tmp_path / "tuned.json")
+    own, other = (study.plan(cell) for cell in cells)
+    assert own["train"]["lr"] == plan(label(5), CLIENT)["train"]["lr"] and other["train"]["lr"] == 0.123
+    assert other["privacy"]["clip"] == 2.5 and other["privacy"]["noise"] == CLIENT_NOISE[5]
+    assert other["split"]["fold"] == 1
+
+
+@pytest.mark.data("eicu_demo")
+def test_the_demo_is_tested_on_unseen_regions_and_on_unseen_hospitals():
+    study = studies()["veil/eicu-demo"]
+    for point, sites in (("5 regions, epsilon 5", 5), ("117 hospitals, epsilon 5", 117)):
+        seen: list[str] = []
+        for fold in range(5):
+            stack = assemble(Settings(study.plan(Cell(point, SCORE.label, fold, FOLDS.word)))).stack
+            seen += [name for name, rows in zip(stack.names, stack.rows, strict=True) if len(rows.test)]
+        assert len(seen) == len(set(seen)) == sites, "every site is tested on once"
