@@ -83,8 +83,8 @@ EICU_DEMO = Study(
     claims=tuple(claim for place in PLACES for claim in _claims(place)),
     settled=(
         "Data: the eICU demo, stays of 24 hours or more with a known outcome, the first 24 hours of each. '5 regions': 1,571 "
-        "stays of hospitals in four regions and of those without one, each fold tests on one region. '117 hospitals': 1,170 stays of "
-        "the hospitals with eight or more, a fold tests on a fifth of them.",
+        "stays of hospitals in four regions and of those without one; each fold tests on one. '117 hospitals': 1,170 stays "
+        "of the hospitals with eight or more, a fold tests on a fifth of them.",
         *SETTLED[1:3],
         "Settings are those of veil/table-1, which were chosen on generated hospitals: no setting was chosen on the demo.",
         SETTLED[4],
