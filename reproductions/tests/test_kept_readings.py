@@ -17,6 +17,7 @@ from grandrounds_studies.carried import Carried
 from grandrounds_studies.kept import Kept, digest, first_digest
 from grandrounds_studies.results import FIRST, MEASURED, Reading
 from grandrounds_studies.running import nobody
+from grandrounds_studies.xfed.photos import CIFAR, FULL
 
 DOCS = Path(__file__).parents[2] / "docs" / "results"
 READINGS = DOCS / "readings"
@@ -25,7 +26,10 @@ KEPT = sorted(f"{file.parent.name}/{file.name.removesuffix(ENDING)}" for file in
 
 
 def unpack(name: str, folder: Path) -> None:
-    """Put a study's readings into its folder."""
+    """Put a study's readings into its folder. Those of two fifths of CIFAR-10 are of another plan where all of it is here."""
+    study = load_study(name)
+    if CIFAR == FULL and any(study.data(cell) == FULL for cell in study.cells(1)):
+        pytest.skip("kept readings are of two fifths of CIFAR-10, and all of it is on this machine")
     (folder / "readings.json").write_bytes(gzip.decompress((READINGS / f"{name}{ENDING}").read_bytes()))
 
 

@@ -15,7 +15,7 @@ from tests.report.test_page import Page
 
 import grandrounds as gr
 from grandrounds_studies import studies
-from grandrounds_studies.fedxchain import claims
+from grandrounds_studies.fedxchain import claims, readings
 from grandrounds_studies.fedxchain.measures import COST, COURSE, RUN, TOLD_APART, arrived, pearson, rises, signal
 from grandrounds_studies.fedxchain.robust import AS_WRITTEN
 from grandrounds_studies.fedxchain.setting import (
@@ -35,7 +35,7 @@ from grandrounds_studies.fedxchain.setting import (
     UNIFORM,
 )
 from grandrounds_studies.results import NotRun, Reading, Results
-from grandrounds_studies.study import Arm, Cell, Measure, Point, Quick, Study
+from grandrounds_studies.study import HOLDS, Arm, Cell, Measure, Point, Quick, Study
 
 OF_THE_PAPER = [f"fedxchain/{n}" for n in ("table-1", "table-2", *(f"fig-{k}" for k in range(1, 9)))]
 
@@ -290,3 +290,44 @@ def test_quick_rewards_are_drawn_and_correlated(tmp_path):
     assert len(flipped["bad"]) == 3 and max(flipped["contribution"][s] for s in flipped["bad"]) < 0
     page = Page((tmp_path / "report.html").read_text())
     assert sum(h.startswith("Fig. 7") for h in page.headings) == 4
+
+
+# Readings of SHAP
+
+
+def test_readings_of_nsds_by_hand():
+    """Two sites whose vectors point opposite ways: shares are equal, and pooled vectors cancel."""
+    one, other = np.array([[0.2, -0.6], [0.4, -0.6]]), np.array([[-0.3, 0.6]])
+    sizes, means = (np.stack([f(v) for v in (one, other)]) for f in (readings.mean_size, readings.signed_mean))
+    assert sizes == pytest.approx(np.array([[0.3, 0.6], [0.3, 0.6]]))
+    assert means == pytest.approx(np.array([[0.3, -0.6], [-0.3, 0.6]]))
+    even = np.ones(2)
+    assert readings.nsds_of_shares(means, even) == pytest.approx(0) and readings.nsds_of_vectors(sizes, even) == pytest.approx(0)
+    third = np.array([[0.3, -0.6], [0.1, 0.6]])  # pooled: 0.2 and 0, so a share of 1e-10 / 0.2 on the second
+    p = np.array([[1 / 3, 2 / 3], [1 / 7, 6 / 7]])
+    q = np.array([0.2, 1e-10]) / 0.2
+    expected = (p * np.log(p / q)).sum(axis=1).mean()
+    assert readings.nsds_of_vectors(third, even) == pytest.approx(expected, rel=1e-6)
+    assert (readings.positive_mean(one) == [pytest.approx(0.3), 0]).all()
+
+
+def test_the_order_and_the_values_of_the_paper_are_looked_for_among_all_readings():
+    assert readings.in_order(readings.PRINTED_NSDS) and readings.as_printed(readings.PRINTED_NSDS)
+    assert not readings.in_order((0.02, 0.05, 0.4)) and not readings.as_printed((0.8, 0.37, 0.19))
+    study = readings.READINGS_STUDY
+    right, wrong = readings.PRINTED_NSDS, (0.02, 0.05, 0.4)
+    figures = {
+        (p.label, m.name): (right if m is readings.MEASURES["common_vectors"] and scale == "standard" else wrong)[k]
+        for scale, points in readings.POINTS.items()
+        for k, p in enumerate(points)
+        for m in readings.MEASURES.values()
+    }
+    held = {
+        Cell(p.label, PRINTED.label, i): Reading({m.name: figures[p.label, m.name] for m in readings.MEASURES.values()})
+        for p in study.points
+        for i in range(2)
+    }
+    for claim in study.claims:
+        told = claim.test(Results(study, held, 2), PRINTED.label)
+        count = 2 * len(readings.READINGS)
+        assert told.word == HOLDS and told.why.startswith(f"1 of {count} readings: |mean SHAP| of the common model")

@@ -15,17 +15,25 @@ from tests.command import rounds
 from tests.report.test_page import Page
 
 import grandrounds as gr
+from grandrounds.core.plan import Settings
+from grandrounds.methods import build_method
+from grandrounds.methods.base import Server
 from grandrounds.privacy.accounting import noise_for
+from grandrounds.protocol.messages import Answers
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds_studies import studies
+from grandrounds.runs.federation import assemble
+from grandrounds_studies import load_study, studies
 from grandrounds_studies.results import Reading, Results
 from grandrounds_studies.study import FOLDS, Arm, Cell, Measure, Point, Quick, Study
-from grandrounds_studies.veil import claims
+from grandrounds_studies.veil import claims, tuned
+from grandrounds_studies.veil.client_scaffold import SPLIT
 from grandrounds_studies.veil.measures import ALL, from_uniform, most_from_uniform, most_odds
 from grandrounds_studies.veil.setting import (
     CLIENT,
     CLIENT_NOISE,
     CLIENT_ROUNDS,
+    CLIENT_SCAFFOLD,
+    EPSILONS,
     FEDAVG,
     MOON,
     NO_DP,
@@ -36,6 +44,9 @@ from grandrounds_studies.veil.setting import (
     SECURE_MOMENTS,
     label,
 )
+from grandrounds_studies.veil.table import TABLE_1
+from grandrounds_studies.veil.tuned import nested
+from grandrounds_studies.veil.tuning import held_out_hospitals, search, study_of, trial_settings
 
 TABLE = "veil/table-1"
 
@@ -228,3 +239,96 @@ def test_a_quick_patient_adds_up(tmp_path):
     assert len(adds) == 2 and shown >= 1 and all(v.word in ("not counted", "not tested") for v in adds)
     page = Page((tmp_path / "report.html").read_text())
     assert sum("risk" in h and "baseline" in h for h in page.headings) == shown
+
+
+# Client-level DP-SCAFFOLD
+
+
+def scaffold_round(options, models, variates):
+    """One round of three planned sites, two of which answer; returns the model, the variate, and the deviations of noise."""
+    made = TABLE_1.plan(Cell(label(5), CLIENT_SCAFFOLD.label, 0, FOLDS.word))
+    made["method"]["options"] = options
+    method = build_method(Settings(made["method"]), Settings(made["train"]))
+    state = {"variate": np.full(models.shape[1], 0.5)}
+    server = Server(1, np.zeros(models.shape[1]), ("a", "b", "c"), 0, state, rows={"a": 10, "b": 900, "c": 10})
+    work = method.round(server)
+    next(work)
+    columns = {"model": models, "variate": variates, "count": np.array([10, 900]), "steps": np.array([1, 1])}
+    with pytest.raises(StopIteration) as end:
+        work.send(Answers(("a", "b"), columns))
+    return end.value.value.model, end.value.value.state["variate"]
+
+
+def test_updates_and_variates_are_clipped_and_averaged_over_the_planned_sites():
+    """(3, 4) has length 5 and is clipped to 1, (0, 0.5) is not: the sum (0.6, 1.3) over three sites, whatever their rows."""
+    models, variates = np.array([[3.0, 4.0], [0.0, 0.5]]), np.array([[0.0, 8.0], [0.2, 0.0]])
+    model, variate = scaffold_round({"clip": 1.0, "variate_clip": 2.0, "noise": 0.0}, models, variates)
+    assert model == pytest.approx([0.2, 1.3 / 3], rel=1e-5)
+    assert variate == pytest.approx([0.5 + 0.2 / 3, 0.5 + 2 / 3], rel=1e-5)
+
+
+def test_either_release_has_the_noise_of_half_of_the_budget():
+    """Two Gaussian mechanisms with sqrt(2) z cost what one with z costs; a sensitivity is the clip over the sites."""
+    still = np.zeros((2, 40_000))
+    model, variate = scaffold_round({"clip": 1.5, "variate_clip": 6.0, "noise": 2.0}, still, still)
+    assert model.std() == pytest.approx(np.sqrt(2) * 2.0 * 1.5 / 3, rel=0.02)
+    assert variate.std() == pytest.approx(np.sqrt(2) * 2.0 * 6.0 / 3, rel=0.02)
+    assert abs(np.corrcoef(model, variate)[0, 1]) < 0.02, "noise is drawn anew for either"
+    assert pytest.approx(np.sqrt(2)) == SPLIT and pytest.approx(1) == 2 / SPLIT**2
+    noise = [TABLE_1.plan(Cell(label(e), CLIENT_SCAFFOLD.label, 0, FOLDS.word))["method"]["options"]["noise"] for e in EPSILONS]
+    assert noise == [CLIENT_NOISE[e] for e in EPSILONS]
+
+
+# Tuning
+
+
+def test_a_trial_knows_nothing_of_the_hospitals_that_its_fold_tests_on():
+    study = study_of(quick=True)
+    tested = [held_out_hospitals(study, fold) for fold in range(3)]
+    assert sorted(name for names in tested for name in names) == [f"site-{k:02}" for k in range(1, 7)]
+    cell = Cell(label(5), CLIENT.label, 0, FOLDS.word)
+    for names in tested:
+        trial = study.plan_with(cell, trial_settings(nested({"train.lr": 0.7}), names))
+        assert trial["train"]["lr"] == 0.7
+        stack = assemble(Settings(trial)).stack
+        assert not set(stack.names) & set(names) and len(stack.names) == 4
+        assert sum(bool(len(rows.test)) for rows in stack.rows) == 1 and not any(
+            len(rows.test) and len(rows.train) for rows in stack.rows
+        )
+
+
+def test_a_search_goes_on_with_the_trials_that_it_has(tmp_path):
+    """The value in the file is taken for the first trial; the second is run, and the best of both is given."""
+    pytest.importorskip("optuna")
+    study, cell, file = study_of(quick=True), Cell(label(5), SCORE.label, 0, FOLDS.word), tmp_path / "one.json"
+    without = held_out_hospitals(study, 0)
+    first = search(study, cell, without, file, trials=1)
+    stored = json.loads(file.read_text())
+    assert first["auroc"] == first["own"] == stored[0]["auroc"] and len(stored) == 1
+    file.write_text(json.dumps([{**stored[0], "auroc": 0.999}]))
+    second = search(study, cell, without, file, trials=2)
+    assert (second["own"], second["auroc"], second["trials"]) == (0.999, 0.999, 2)
+    assert second["settings"] == stored[0]["settings"] and len(json.loads(file.read_text())) == 2
+
+
+def test_the_tuned_table_takes_each_folds_settings(tmp_path, monkeypatch):
+    study = load_study("veil/table-1-tuned")
+    cells = [Cell(label(5), CLIENT.label, fold, FOLDS.word) for fold in (0, 1)]
+    entry = {label(5): {CLIENT.label: {"1": {"settings": {"train.lr": 0.123, "privacy.clip": 2.5}, "trials": 50}}}}
+    (tmp_path / "tuned.json").write_text(json.dumps({"settings": entry}))
+    monkeypatch.setattr(tuned, "FILE", tmp_path / "tuned.json")
+    own, other = (study.plan(cell) for cell in cells)
+    assert own["train"]["lr"] == plan(label(5), CLIENT)["train"]["lr"] and other["train"]["lr"] == 0.123
+    assert other["privacy"]["clip"] == 2.5 and other["privacy"]["noise"] == CLIENT_NOISE[5]
+    assert other["split"]["fold"] == 1
+
+
+@pytest.mark.data("eicu_demo")
+def test_the_demo_is_tested_on_unseen_regions_and_on_unseen_hospitals():
+    study = studies()["veil/eicu-demo"]
+    for point, sites in (("5 regions, epsilon 5", 5), ("117 hospitals, epsilon 5", 117)):
+        seen: list[str] = []
+        for fold in range(5):
+            stack = assemble(Settings(study.plan(Cell(point, SCORE.label, fold, FOLDS.word)))).stack
+            seen += [name for name, rows in zip(stack.names, stack.rows, strict=True) if len(rows.test)]
+        assert len(seen) == len(set(seen)) == sites, "every site is tested on once"

@@ -20,7 +20,7 @@ from grandrounds_studies import studies
 from grandrounds_studies.kept import digest
 from grandrounds_studies.results import NotRun, Reading, Results
 from grandrounds_studies.study import Arm, Cell, Point, Quick, Study
-from grandrounds_studies.xfed import claims, drawing
+from grandrounds_studies.xfed import claims, drawing, photos
 from grandrounds_studies.xfed.looked import LIFT, LUCKY, QUARTERS, lift, packed, unpacked
 from grandrounds_studies.xfed.measures import (
     ACCURACY,
@@ -346,3 +346,25 @@ def test_quick_pictures_from_runs_to_the_page(tmp_path):
     if lucky:
         assert f"Right for the wrong reason: XFedAvg, {len(lucky)} of 30 images" in page.headings
     assert ACCURACY.name in values["measures"] and GRID.name not in values["measures"]
+
+
+# Which images
+
+
+def test_all_of_cifar_10_is_used_where_it_is_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRANDROUNDS_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert photos.find_photos() == "cifar-10"
+    file = tmp_path / "grandrounds" / photos.CIFAR_FULL_FILE.path
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert photos.find_photos() == "cifar-10-full"
+    monkeypatch.setenv("GRANDROUNDS_DATA", str(tmp_path / "nowhere"))
+    assert photos.find_photos() == "cifar-10"
+
+
+def test_xfed_and_fl_xai_say_which_images_they_use():
+    for name in ("xfed/table-1", "fl-xai/4.3"):
+        study = studies()[name]
+        cell = next(study.cells(1))
+        assert study.data(cell) == photos.CIFAR and any(f"{photos.TRAINED:,} images" in text for text in study.settled)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grandrounds_studies.study import Arm, Point, Settings
+from grandrounds_studies.xfed.photos import CIFAR, PART, TESTED, TRAINED
 
 THESIS = "FL-XAI (the thesis on federated learning with Grad-CAM and NormGrad)"
 OURS = "our question"
@@ -14,7 +15,7 @@ MANY_SEEDS = 10
 """Seeds of the experiments in which the number of local epochs can decide a claim."""
 
 BASE: dict[str, Any] = {
-    "data": {"name": "cifar-10"},
+    "data": {"name": CIFAR},
     "split": {"partition": "equal", "sites": 10, "val": 0.0},
     "model": {"name": "small-cnn"},
     "method": {"rounds": 10},
@@ -38,7 +39,7 @@ QUICK: dict[str, Any] = {
 
 FEW_STEPS: dict[str, Any] = {
     "split": {"sites": 2},
-    "reference": {"aside": {"rows": 12_000}},
+    "reference": {"aside": {"rows": (TRAINED + TESTED) // 2}},
     "method": {"rounds": 2},
     "train": {"steps": 5},
 }
@@ -66,11 +67,16 @@ FEDAVG = Arm("FedAvg", {"method": {"name": "fedavg"}})
 HERE = Point("CIFAR-10, 10 sites", {})
 AT = HERE.label
 
-PICTURES = (
-    "Two fifths of CIFAR-10: 20,000 images to train on and 4,000 to test on, where the thesis has 50,000 and 10,000; the "
-    "majority class alone is right on 10.0% of them. Fewer images make a weaker net, so accuracies are to be compared with each "
-    "other and not against the printed ones."
+_OF_PART = (
+    f"Two fifths of CIFAR-10: {TRAINED:,} images to train on and {TESTED:,} to test on, where the thesis has 50,000 and 10,000; "
+    "the majority class alone is right on 10.0% of them. Fewer images make a weaker net, so accuracies are to be compared with "
+    "each other and not against the printed ones."
 )
+_OF_ALL = (
+    f"All of CIFAR-10, as in the thesis: {TRAINED:,} images to train on and {TESTED:,} to test on; the majority class alone is "
+    "right on 10.0% of them."
+)
+PICTURES = _OF_PART if CIFAR == PART else _OF_ALL
 TRAINING = (
     "The thesis gives no learning rate, batch size or number of local epochs. Chosen: Adam at 0.001, PyTorch's default, batches "
     "of 32, five epochs a round. Adam's moments start anew in every round. Measured with 0.1 at full size, not in this run: "

@@ -67,6 +67,16 @@ def above(point: str, other: Place, *, told: Sequence[Any] = ()) -> Test:
     return test
 
 
+def below(point: str, other: Place, *, by: float) -> Test:
+    """AUROC is below the other's by at least `by` on average, and clearly below it."""
+
+    def test(found: Results, arm: str) -> Verdict:
+        pair = apart(found, (point, arm), other)
+        return down(pair, said(found, (point, arm), other, pair), by=by)
+
+    return test
+
+
 def lighter(point: str, other: Place, *, by: float) -> Test:
     """The payload of training, both ways, is smaller by this share; so much of all that is serialised is reported too."""
 

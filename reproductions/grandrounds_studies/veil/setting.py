@@ -93,6 +93,19 @@ CLIENT = Arm(
 CLIENT_NOISE = {1: 8.15, 5: 2.19, 10: 1.29, 15: 0.96}
 """Epsilon -> deviation of the noise in units of the clip: the least for CLIENT_ROUNDS rounds at delta 1e-3."""
 
+CLIENT_SCAFFOLD = Arm(
+    "DP-SCAFFOLD (site, trusted server)",
+    {
+        "method": {
+            "name": "grandrounds_studies.veil.client_scaffold:ClientScaffold",
+            "rounds": CLIENT_ROUNDS,
+            "options": {"clip": 1.0, "variate_clip": 1.0},
+        },
+        "train": {**_LOGISTIC, "lr": 0.3},
+    },
+)
+"""A study's own method (client_scaffold.py): the accountant does not see its noise, so [privacy] promises nothing."""
+
 _PRIVATE_STEPS = {"privacy": {"mechanism": "dp-sgd", "unit": "row"}, "train": {"epochs": 1, "lr": 1.0}}
 DP_SGD = Arm(f"DP-SGD FedAvg ({_PATIENT_LOCAL})", {"method": {"name": "fedavg", "rounds": 10}, **_PRIVATE_STEPS})
 SCAFFOLD = Arm(f"DP-SCAFFOLD ({_PATIENT_LOCAL})", {"method": {"name": "scaffold", "rounds": 10}, **_PRIVATE_STEPS})
@@ -120,6 +133,7 @@ def at(epsilon: float, arms: Sequence[Arm]) -> Point:
     of: dict[str, Settings] = {
         PRINTED.label: {"method": {"veil": {"claimed_epsilon": float(epsilon)}}},
         CLIENT.label: {"privacy": {"noise": CLIENT_NOISE.get(int(epsilon), 1.0)}},
+        CLIENT_SCAFFOLD.label: {"method": {"options": {"noise": CLIENT_NOISE.get(int(epsilon), 1.0)}}},
     }
     own = {a.label: of.get(a.label, keep) for a in arms if a not in (FEDAVG, NO_DP, MOON, GBM)}
     return Point(label(epsilon), {}, x=float(epsilon), group="epsilon", arms=tuple(a.label for a in arms), of=own)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from grandrounds_studies.study import Arm, Point, Study
+from grandrounds_studies.xfed.photos import CIFAR, PART, TESTED, TRAINED
 
 PAPER = (
     "XFed: Improving Explainability in Federated Learning by Intersection Over Union Ratio Extended Client Selection"
@@ -17,7 +18,7 @@ KEEP = 0.9
 """Share of sites that send a model: 15 of 16, and 9 of 10."""
 
 BASE: dict[str, Any] = {
-    "data": {"name": "cifar-10"},
+    "data": {"name": CIFAR},
     "split": {"partition": "dirichlet", "sites": 16, "alpha": 0.5, "val": 0.0},
     "reference": {"scoring": {"source": "xfed-cifar-30", "sent": True}},
     "model": {"name": "resnet18", "stem": "imagenet", "norm": "group"},
@@ -45,15 +46,23 @@ INTERVALS = (
     "Our ± is half of Student's 95% interval over three seeds, which deal the images to sites, start the net and draw the "
     "batches; differences are paired by seed. The paper has one run of each."
 )
+_SCORED = 18
+"""Test images that are among the 30 that models are scored on, and left out of the test."""
+
+_MAJORITY = "the majority class alone is right on 10.0% of them."
+_TESTED = f"{TESTED - _SCORED:,} to test on, which are the test images less the {_SCORED} that are scored on; {_MAJORITY}"
+_OF_PART = (
+    f"Two fifths of CIFAR-10: {TRAINED:,} images to train on, {TRAINED // 16:,} a site on average where the paper has 3,125, and "
+    f"{_TESTED} Fewer images make fewer steps in an epoch and a weaker net: accuracies are to be compared with each other, not "
+    "against the printed ones."
+)
+_OF_ALL = f"All of CIFAR-10: {TRAINED:,} images to train on, {TRAINED // 16:,} a site on average as in the paper, and {_TESTED}"
 SETTLED = (
     "As the paper has it: CIFAR-10 at 16 sites of which one is left out in a round, ResNet-18 with the stem for ImageNet (its "
     "37.69 M multiply-adds are of that), SGD that starts at 0.01, batches of 128, 20 local epochs, 17 rounds. After every round "
     "the model is scored on the paper's 30 images with truth masks; twelve of them are photographs from the web, labelled by "
     "eye.",
-    "Two fifths of CIFAR-10: 20,000 images to train on, 1,250 a site on average where the paper has 3,125, and 3,982 to test "
-    "on, which are the test images less the 18 that are scored on; the majority class alone is right on 10.0% of them. Fewer "
-    "images make fewer steps in an epoch and a weaker net: accuracies are to be compared with each other, not against the "
-    "printed ones.",
+    _OF_PART if CIFAR == PART else _OF_ALL,
     "'Heterogeneous partition' is read as Dirichlet 0.5 over labels. SGD with momentum 0.9, which a rate of 0.01 commonly goes "
     "with; the paper says 'SGD'. No weight decay and no augmentation, since none is reported of. 'Global and local learning rate "
     "adjustment' is not described: here the rate falls over the rounds from 0.01 along half a cosine. The printed accuracies "
