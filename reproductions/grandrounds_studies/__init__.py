@@ -59,7 +59,7 @@ def reproduce(
     Args:
         name: The reproduction, such as "sse-agg/table-1" (`rounds list studies`).
         quick: Run a small version, which shows the workflow in seconds and gives no results of the study.
-        seeds: Number of seeds or folds of each arm; by default the study's own.
+        seeds: Number of seeds or folds of each arm; by default the study's own, or as many as are there. Only missing runs are run.
         jobs: Runs at a time.
         out: The folder of runs, results.json and report.html; by default runs/reproduce/NAME.
         progress: Called after each run with a sentence, the number of finished runs, and the number of all.
@@ -74,12 +74,11 @@ def reproduce(
     from grandrounds_studies.written import refuse_another, write_results
 
     chosen = load_study(name, quick=quick)
-    count = chosen.seeds if seeds is None else seeds
-    if count < 1:
-        raise BadInput(f"a study takes one seed or more, not {count}")
+    if seeds is not None and seeds < 1:
+        raise BadInput(f"a study takes one seed or more, not {seeds}")
     folder = folder_of(name, quick=quick) if out is None else Path(out)
     refuse_another(name, folder)
-    results = conduct_study(chosen, folder, seeds=count, jobs=jobs, quick=quick, progress=progress or nobody)
+    results = conduct_study(chosen, folder, seeds=seeds, jobs=jobs, quick=quick, progress=progress or nobody)
     write_results(results, folder)
     return results
 

@@ -106,7 +106,7 @@ def _verdict(one: Line) -> list[str | tuple[str, str]]:
     from grandrounds_studies.study import FAILS, HOLDS
 
     shade = {HOLDS: "green", FAILS: "red"}.get(one.verdict, "yellow")
-    count = f" ({one.holds} of {one.tested})" if one.tested > 1 else ""
+    count = f" ({one.reproduced} of {one.tested})" if one.tested > 1 else ""
     verdict: list[str | tuple[str, str]] = [(one.verdict, shade), count] if one.verdict else []
     note: list[str | tuple[str, str]] = [(one.note, "yellow")] if one.note else []
     return [*verdict, *(["; "] if verdict and note else []), *note] or ["no claim"]

@@ -2,7 +2,7 @@
 
 rounds reproduce sse-agg/skin-lesions --plans plans.json
 python -m grandrounds_studies --from plans.json --out there     # needs neither pydantic nor a command line
-rounds reproduce sse-agg/skin-lesions --out there               # readings.json has come back in `there`
+rounds reproduce sse-agg/skin-lesions --import there            # readings.json has come back in `there`
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Carried:
     def run(self, study: Study, out: Path, *, jobs: int, progress: Said) -> dict[str, str]:
         """Run what is not done yet into `out` and keep what the study reads off it; says which runs failed, and why."""
         kept = Kept.read(out)
-        kept.refuse_more([name for name, plan in self.plans.items() if not kept.has(name, plan)])
         read_beside(study, self.plans, kept)
         todo = {name: plan for name, plan in self.plans.items() if not kept.has(name, plan)}
         return run_plans(study, todo, kept, jobs=jobs, progress=progress)

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from grandrounds.metrics import PairedTest, describe, paired_t
-from grandrounds_studies.claims import Test, differs, down, inside, signed, steps, up, verdict
+from grandrounds.metrics import PairedTest, describe
+from grandrounds_studies.claims import Test, above, differs, down, inside, signed, steps, up, verdict
 from grandrounds_studies.fedxchain.claims import known
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, Verdict
@@ -50,12 +50,7 @@ def beyond(measure: str, at: str, least: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         s = describe(_of_seeds(found, at, arm, measure))
         m = found.study.measure(measure)
-        return verdict(
-            s.mean > least,
-            f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}",
-            clear=s.low > least,
-            refuted=s.high <= least,
-        )
+        return above(s, f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}", least)
 
     return test
 
@@ -95,7 +90,7 @@ def agree(measure: str, at: str, *, with_: str, within: float) -> Test:
 def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[PairedTest, str]:
     """The first figure less the second, seed by seed, and both as text."""
     a, b = (_of_seeds(found, at, arm, name) for name in names)
-    pair = paired_t(a, b)
+    pair = found.paired(names[0], a, b)
     told = [
         f"{m.words} {np.mean(v):.{m.digits}f}" for m, v in zip(map(found.study.measure, names), (a, b), strict=True)
     ]
