@@ -76,7 +76,7 @@ def line_of(study: Study, values: Mapping[str, Any]) -> Line:
     count = len(values["failed"])
     lost = [f"{count} run{'' if count == 1 else 's'} failed: {next(iter(values['failed'].values()))}"] if count else []
     note = "; ".join([*lost, *left[:1]])
-    return line(study, _figure(study, values), told, quick=values["quick"], note=note, failed=bool(count))
+    return line(study, line_figure(study, values), told, quick=values["quick"], note=note, failed=bool(count))
 
 
 def brief(why: str) -> str:
@@ -100,7 +100,7 @@ def what(study: Study, arm: str, measure: str) -> str:
     return f"{study.measure(measure).words}, {re.sub(r' [(][^)]*[)]$', '', arm)}"
 
 
-def _figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
+def line_figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
     """Return the headline among these figures. A quick version may lack its arm or point; the most similar one is used."""
     chosen = headline(study)
     if chosen is None:

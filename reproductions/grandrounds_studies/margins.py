@@ -53,21 +53,23 @@ MARGINS = (
     ),
     Margin(
         0.1,
-        ("training_drift", "consensus_drift", "clean_drift", "deployed_divergence", "drift", "training_jaccard", "nsds", "ece"),
-        "The papers claim changes of 20% and more in distances between explanations and in calibration error; a tenth is no such change.",
+        ("training_drift", "consensus_drift", "clean_drift", "drift", "deployed_divergence", "training_jaccard", "nsds", "ece"),
+        "The papers claim changes of 20% and more in distances between explanations and in calibration error.",
         of_mean=True,
     ),
     Margin(
         0.1,
         ("spurious_mass", "deployed_spurious_mass", "from_uniform", "local_spread", "epsilon"),
-        "These are distances or spreads without a scale of their own; a tenth of the baseline is the least that a reader would report.",
+        "Distances and spreads have no scale of their own; less than a tenth of the baseline is seldom reported.",
         of_mean=True,
     ),
     Margin(
         0.1,
-        ("megabytes", "payload", "payload_*", "uploads", "*_mb", "*seconds", "*_s", "ms_*", "peak_memory", "cpu_share")
-        + ("memory_share", "*messages", "each", "numbers", "updates", "exchanges", "*ptflops", "madds", "ig_forward")
-        + ("ig_both", "parameters", "parameters_m", "sketch_entries", "nonzero", "inputs", "features", "tested"),
+        (
+            *("megabytes", "payload", "payload_*", "uploads", "*_mb", "*seconds", "*_s", "ms_*", "peak_memory", "cpu_share"),
+            *("memory_share", "*messages", "each", "numbers", "updates", "exchanges", "*ptflops", "madds", "ig_forward"),
+            *("ig_both", "parameters", "parameters_m", "sketch_entries", "nonzero", "inputs", "features", "tested"),
+        ),
         "A cost that differs by less than a tenth changes no decision about hardware or a network.",
         of_mean=True,
     ),
@@ -78,15 +80,20 @@ MARGINS = (
     ),
     Margin(
         0.02,
-        ("*accuracy", "acc", "majority", "macro_f1", "error_rate", "recall_at_90_specificity", "fidelity", "privacy_proxy")
-        + ("first", "first_local", "local_train", "own_train", "others_train", "external", "ten_classes", "two_classes")
-        + ("rise", "gain", "gap", "spurious_gap", "after_seven", "swing", "centre_*", "pooled", "client_mean"),
+        (
+            *("*accuracy", "majority", "macro_f1", "error_rate", "recall_at_90_specificity", "fidelity", "privacy_proxy"),
+            *("first", "first_local", "local_train", "own_train", "others_train", "external", "ten_classes", "two_classes"),
+            *("rise", "gain", "gap", "spurious_gap", "after_seven", "swing", "centre_*", "pooled", "client_mean"),
+        ),
         "Two points of accuracy are the margin that the papers themselves call 'the same accuracy'.",
     ),
     Margin(
         0.02,
-        ("sound", "lucky", "misread", "lost", "saved", "changed", "caught", "without_*", "near_misses", "told_apart", "rises")
-        + ("bad_weight", "trust", "*_trust", "area", "*_dark", "*_concentration", "*_gini", "*_inside", "*_insertion", "*_deletion"),
+        (
+            *("sound", "lucky", "misread", "lost", "saved", "changed", "caught", "without_*", "near_misses", "told_apart"),
+            *("rises", "bad_weight", "trust", "*_trust", "area", "*_dark", "*_concentration", "*_gini", "*_inside"),
+            *("*_insertion", "*_deletion"),
+        ),
         "Shares of images, of sites, of weight and of heat are judged like accuracy: two points of a hundred.",
     ),
 )

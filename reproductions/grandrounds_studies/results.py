@@ -165,6 +165,7 @@ class Results:
             "repeats": s.repeats.word,
             "first_repeat": s.repeats.first,
             "first": self.first,
+            "of_paper": s.of_paper,
             "left_out": self.left_out,
         }
         named = {m.name: {"words": m.words, "lower": m.lower, "digits": m.digits, "shown": m.shown} for m in s.measures}

@@ -107,6 +107,11 @@ class Claim:
     of: tuple[str, ...]
     test: Callable[[Results, str], Verdict]
 
+    @property
+    def ours(self) -> bool:
+        """True for our own question, goal or threshold, which is no claim of a paper."""
+        return self.where.startswith("our ")
+
 
 @dataclass(frozen=True)
 class Quick:
@@ -171,6 +176,15 @@ class Study:
     brief: bool = False  # its runs take less than a second: they are made one after another, in one process
     timed: bool = False  # it measures seconds or memory: its runs are its own, and no other study's are read for it
     headline: Headline | None = None  # None: the first published figure of an arm that is not the first
+
+    @property
+    def system(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def of_paper(self) -> bool:
+        """True for a study of a paper's figures or claims; False for one of our own questions alone."""
+        return bool(self.published) or any(not c.ours for c in self.claims)
 
     def small(self) -> Study:
         """The quick version: for tests and a first look, not for a verdict on the paper."""

@@ -95,7 +95,7 @@ class Tally:
 
     def __str__(self) -> str:
         return (
-            f"{self.all}: {self.reproduced} reproduced, {self.refuted} refuted, {self.inconclusive} inconclusive, "
+            f"{self.reproduced} reproduced, {self.refuted} refuted, {self.inconclusive} inconclusive, "
             f"{self.untested} cannot be tested"
         )
 

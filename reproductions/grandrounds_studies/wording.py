@@ -20,6 +20,12 @@ def repeats_words(values: Mapping[str, Any]) -> str:
     return f"{values['seeds']} {values['repeats']}{'' if values['seeds'] == 1 else 's'}"
 
 
+def repeats_range(values: Mapping[str, Any]) -> str:
+    """Return the repetitions by number: "seeds 0 to 4", "folds 0 to 4"."""
+    first = int(values["first_repeat"])
+    return f"{values['repeats']}s {first} to {first + values['seeds'] - 1}"
+
+
 def shown_figures(values: Mapping[str, Any], point: str) -> list[Mapping[str, Any]]:
     """Return the figures of a point that belong in a table."""
     return [f for f in values["figures"] if f["point"] == point and values["measures"][f["measure"]]["shown"]]
