@@ -27,6 +27,9 @@ from grandrounds_studies.wording import (
 Values = Mapping[str, Any]
 """Values of a results.json."""
 
+_ON_A_LINE = 3
+"""Measures whose published figure and ours fit on one line."""
+
 FIGURES = 3
 """Measures that are shown of a study without published figures."""
 
@@ -132,13 +135,15 @@ def left_out_words(values: Values) -> list[str]:
 _STYLE = """
 .tile.good b { color: var(--good) } .tile.bad b { color: var(--bad) }
 .study { border-top: 1px solid var(--line); margin-top: 2rem; padding-top: .2rem }
-td.word { font-weight: 600 } td.why, td.says { white-space: normal; text-align: left } td.says { min-width: 16rem }
+td.word { font-weight: 600; text-align: left } td.why, td.says { white-space: normal; text-align: left }
+td.text.says { min-width: 18rem; color: var(--ink) } td.word.quiet { color: var(--ink) }
 td.why { color: var(--quiet); min-width: 20rem }
 tbody tr:target { background: var(--warn) }
-.bar { display: flex; height: .8rem; border-radius: 4px; overflow: hidden; margin: .4rem 0 1.2rem; max-width: 60rem }
+.bar { display: flex; height: .8rem; border-radius: 4px; overflow: hidden; margin: .4rem 0 1.2rem }
 .bar i { display: block } .bar .good { background: var(--good) } .bar .bad { background: var(--bad) }
 .bar .open { background: #b0b8c0 } .bar .none { background: var(--faint) }
-td:nth-child(2) { text-align: left; white-space: normal; min-width: 11rem }
+.study code { background: var(--faint); padding: 0 .3rem; border-radius: 4px }
+.study td.arm { white-space: normal; min-width: 9rem; text-align: left }
 """
 _BAR = dict(zip(VERDICTS, ("good", "bad", "open", "none"), strict=True))
 
@@ -202,20 +207,25 @@ def _verdicts(heading: str, found: Sequence[Finding], *, quick: bool) -> list[st
 
 def _study(values: Values, reports: Mapping[str, Path]) -> list[str]:
     name = values["study"]
+    heads = [escape(head) for head in figure_head(values)[2:]]
+    broken = len(heads) > _ON_A_LINE
     rows, before = [], ""
+    lone = len({f["point"] for f in values["figures"]}) == 1
     for point, arm, cells in figure_rows(values):
-        first = "" if point == before else point
+        first = [] if lone else [text_cell("" if point == before else point)]
         before = point
-        rows.append([td(escape(first)), text_cell(arm), *(td(escape(cell)) for cell in cells)])
+        shown = (escape(cell).replace(" → ", " →<br>" if broken else " → ").replace(" (maj", "<br>(maj") for cell in cells)
+        rows.append([*first, f"<td class='arm'>{escape(arm)}</td>", *(td(cell) for cell in shown)])
+    at = f" at {before}" if lone else ""
     link = f" <a href='{escape(str(reports[name]))}'>All figures and charts</a>" if name in reports else ""
     other = also_run(values) if values["of_paper"] else []
     return [
         f"<section class='study' id='{escape(short(name))}'><h3>{escape(short(name))}: {escape(values['title'])}</h3>",
-        f"<p class='quiet'>{escape(values['source'])}. `rounds reproduce {escape(name)}`.{link}</p>",
+        f"<p class='quiet'>{escape(values['source'])}. <code>rounds reproduce {escape(name)}</code>{link}</p>",
         *[f"<p class='warn'>{escape(line)}</p>" for line in left_out_words(values)],
         *([f"<p>Published: {escape(values['unpublished'])}.</p>"] if values["unpublished"] else []),
-        f"<p class='quiet'>{escape(arrow_words(values))}</p>",
-        table(figure_head(values), rows),
+        f"<p class='quiet'>{escape(arrow_words(values) + at)}</p>",
+        table(["<th class='text'></th>"] * (1 if lone else 2) + heads, rows),
         *_details("Readings chosen where the paper leaves it open", values["settled"]),
         *_details("What else was tried here, in forms of our own", other),
         *_details("Remarks", values["remarks"]),

@@ -11,7 +11,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds_studies import PAPERS
 from grandrounds_studies.page import study_page
 from grandrounds_studies.paper import paper_page
-from grandrounds_studies.results import Results
+from grandrounds_studies.results import SCHEMA, Results
 from grandrounds_studies.study import Study
 
 RESULTS, REPORT = "results.json", "report.html"
@@ -25,8 +25,10 @@ def write_paper(system: str, wanted: Sequence[Study], folder: Path, *, quick: bo
         place = folder / f"{study.name}{ending}"
         try:
             values = json.loads((place / RESULTS).read_text())
-        except (OSError, ValueError):
-            missing[study.name] = "it has no results here"
+            if values["schema"] != SCHEMA:
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError):
+            missing[study.name] = "it has no results of this version here"
             continue
         results.append(values)
         reports[study.name] = Path(place.name) / REPORT
