@@ -87,7 +87,7 @@ def take_in(folders: Sequence[Path]) -> None:
 
 def measured() -> dict[str, Values]:
     """Return the results of every study that has readings, from the readings alone."""
-    found = {}
+    found: dict[str, Values] = {}
     for name, study in studies().items():
         place = KEPT / f"{name}.json.gz"
         results = Kept.load(place).results(study) if place.exists() else None
@@ -169,7 +169,7 @@ def main_findings(paper: Sequence[Finding], ours: Sequence[Finding], held: Resul
     waits = "waits" if wait == 1 else "wait"
     counted += [f"{plural(wait, 'claim')} of the paper {waits} for a study to be measured." if wait else ""]
     by = {f.answer.claim: f for f in (*paper, *ours)}
-    main = {}
+    main: dict[str, str] = {}
     for name, values in held.items():
         claim = line(studies()[name], None, [Told.of(c) for c in values["claims"]]).claim
         if claim in by:

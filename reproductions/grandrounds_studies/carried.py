@@ -31,8 +31,11 @@ class Carried:
     plans: dict[str, dict[str, Any]]
 
     @classmethod
-    def of(cls, study: Study, *, quick: bool, seeds: int) -> Carried:
-        return cls(study.name, quick, seeds, {cell.name: study.plan(cell) for cell in study.cells(seeds)})
+    def of(cls, study: Study, *, quick: bool, seeds: int, kept: Kept) -> Carried:
+        """The plans of runs that have no reading here yet."""
+        plans = {cell: study.plan(cell) for cell in study.cells(seeds)}
+        missing = {cell.name: plan for cell, plan in plans.items() if kept.reading(study, cell, plan) is None}
+        return cls(study.name, quick, seeds, missing)
 
     def write(self, path: Path) -> None:
         held = {"schema": SCHEMA, "study": self.study, "quick": self.quick, "seeds": self.seeds, "plans": self.plans}

@@ -51,7 +51,7 @@ def reproduce(
     ] = None,
     plans: Annotated[
         Path | None,
-        typer.Option(help="Write the plans of its runs to this file, for another machine, and run nothing."),
+        typer.Option(help="Write the plans of its missing runs to this file, for another machine, and run nothing."),
     ] = None,
     planned: Annotated[
         Path | None, typer.Option("--from", help="Run the plans of this file, and nothing else, into --out.")
@@ -85,10 +85,11 @@ def reproduce(
     from grandrounds_studies import folder_of, load_study
     from grandrounds_studies import reproduce as run_study
     from grandrounds_studies.carried import Carried
+    from grandrounds_studies.kept import Kept
 
     given = {"--quick": quick, "--seeds": seeds, "--jobs": jobs, "--out": out, "--plans": plans, "--from": planned}
-    given["--import"] = imported
-    _refuse_both(names or [], {k for k, v in given.items() if v}, listed=listed, everything=everything)
+    options = {k for k, v in given.items() if v} | ({"--import"} if imported else set())
+    _refuse_both(names or [], options, listed=listed, everything=everything)
     jobs = jobs or max(1, os.cpu_count() or 1)
     if listed:
         from grandrounds_studies.book_view import show_book
@@ -115,7 +116,8 @@ def reproduce(
         return
     chosen = load_study(name, quick=quick)
     if plans is not None:
-        carried = Carried.of(chosen, quick=quick, seeds=chosen.seeds if seeds is None else seeds)
+        here = Kept.read(out or folder_of(name, quick=quick))
+        carried = Carried.of(chosen, quick=quick, seeds=chosen.seeds if seeds is None else seeds, kept=here)
         carried.write(plans)
         echo(
             f"{plans}: {len(carried.plans)} runs; there: python -m grandrounds_studies --from {plans} --out FOLDER",

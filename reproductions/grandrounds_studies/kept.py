@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,9 +157,11 @@ class Kept:
     def take(self, study: Study, path: Path) -> Taken:
         """Add the readings of a file, such as those of another machine; a run's name says which run of the study it is.
 
-        Readings whose digest is that of another plan are left out. Digests of another version of `digest` are not compared.
+        Readings whose digest is that of another plan are left out. Digests of another version of `digest` are not compared. A
+        reading without a date gets the file's.
         """
         held = _parse(path)
+        made = {"version": held.get("measured"), "date": f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d}"}
         cells = {c.name: c for c in study.cells(_most_repeats([*held["runs"], *held.get("failed", {})]))}
         count = dict.fromkeys(("new", "there", "other", "unknown"), 0)
         for name, one in held["runs"].items():
@@ -172,7 +175,9 @@ class Kept:
             there = name in self._runs and self._runs[name].get("plan") == digest(plan)
             count["there" if there else "new"] += 1
             if not there:
-                self._runs[name] = {**one, "plan": digest(plan), "same": nameless(plan)}
+                machine = one.get("machine", {})
+                machine = machine and {**machine, **{k: v for k, v in made.items() if k not in machine}}
+                self._runs[name] = {**one, "machine": machine, "plan": digest(plan), "same": nameless(plan)}
                 self.failed.pop(name, None)
         self.failed |= {k: v for k, v in held.get("failed", {}).items() if k in cells and k not in self._runs}
         self._write()

@@ -32,8 +32,8 @@ class Told:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Told:
         """Read an entry of a results.json."""
-        words = (str(values[key]) for key in ("claim", "where", "arm", "verdict", "why"))
-        return cls(*words, seeds=values["seeds_to_decide"])
+        claim, where, arm, verdict, why = (str(values[key]) for key in ("claim", "where", "arm", "verdict", "why"))
+        return cls(claim, where, arm, verdict, why, values["seeds_to_decide"])
 
 
 @dataclass(frozen=True)
