@@ -74,26 +74,26 @@ def _widths() -> npt.NDArray[np.float64]:
 
 def up(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is above zero, on average by at least `by`"."""
-    enough = by or (pair.margin if isinstance(pair, Difference | Change) else 0.0)
+    enough = by or _margin(pair)
 
     def rule(mean: float, low: float, high: float) -> str:
         if low > 0 and mean >= by:
             return HOLDS
         return FAILS if high < enough or high <= 0 else INCONCLUSIVE
 
-    return decide(pair, why, rule)
+    return decide(pair, why + _small(pair, by, 0 < pair.high < enough and pair.low <= 0), rule)
 
 
 def down(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is below zero, on average by at least `by`"."""
-    enough = by or (pair.margin if isinstance(pair, Difference | Change) else 0.0)
+    enough = by or _margin(pair)
 
     def rule(mean: float, low: float, high: float) -> str:
         if high < 0 and mean <= -by:
             return HOLDS
         return FAILS if low > -enough or low >= 0 else INCONCLUSIVE
 
-    return decide(pair, why, rule)
+    return decide(pair, why + _small(pair, by, -enough < pair.low < 0 and pair.high >= 0), rule)
 
 
 def above(found: Summary, why: str, bar: float) -> Verdict:
@@ -166,8 +166,16 @@ def cannot_fail(test: Test, because: str) -> Test:
     return shown
 
 
-def _margin(pair: PairedTest) -> float:
-    return pair.margin if isinstance(pair, Difference) else 0.0
+def _margin(pair: PairedTest | Summary) -> float:
+    return pair.margin if isinstance(pair, Difference | Change) else 0.0
+
+
+def _small(pair: PairedTest | Summary, by: float, is_small: bool) -> str:
+    """Say of a difference that refutes a claim although its interval takes in zero how small it is."""
+    if by or not is_small:
+        return ""
+    size = f"{_margin(pair):.1%}" if isinstance(pair, Change) else f"{_margin(pair):.3g}"
+    return f"; all of it short of {size}, the smallest difference that matters"
 
 
 def _mean(pair: PairedTest | Summary) -> float:

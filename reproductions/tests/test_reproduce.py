@@ -509,6 +509,8 @@ def test_a_difference_too_small_to_matter_refutes_a_claim_to_be_better(low, high
     pair = with_margin(_paired(low, high), 0.02)
     assert claims.up(pair, "w").word == word
     assert claims.down(with_margin(_paired(-high, -low), 0.02), "w").word == word
+    small = "w; all of it short of 0.02, the smallest difference that matters"
+    assert claims.up(pair, "w").why == (small if low < 0 < high < 0.02 else "w")
 
 
 def test_the_seeds_that_would_decide_are_those_at_which_students_interval_leaves_zero_out():
