@@ -396,6 +396,7 @@ _COUNTS = """How claims are counted:
 - A claim about several settings is reproduced only if it is in all of them, refuted if it is in any, else inconclusive if it is
   in any.
 - Every verdict is tested by itself, without a correction for their number: some near the edge may be chance, in either direction.
+- Seeds that are added after a first look at the results make a decision a little less certain than 95%.
 - Several figures of a paper are made of the same runs. They do not confirm each other.
 - Papers leave settings open. Each page lists the values that we chose; another choice may reproduce a claim.
 - *Published* is a dash where the paper prints no number: many of its figures are curves or bars without one."""

@@ -187,7 +187,7 @@ def _import(names: list[str], paths: list[Path], *, everything: bool, quick: boo
                 found = True
                 study = load_study(name, quick=quick)
                 kept = Kept.read(folder)
-                echo(f"{name}: {kept.take(study, files[0])}; seeds: {kept.seeds(study)} of {study.seeds}")
+                echo(f"{name}: {kept.take(study, files[0])}; whole {study.repeats.word}s: {kept.seeds(study)} of {study.seeds}")
     if not found:
         raise BadInput(f"no {READINGS} in {', '.join(map(str, paths))}")
 

@@ -86,7 +86,7 @@ class Kept:
         if held is not None and held.get("plan") != digest(plan):
             raise BadInput(
                 f"{self.folder / READINGS} has {name} of another experiment, or of another version's: "
-                "choose another --out, or remove that folder"
+                "choose another --out (--import takes over runs of the same experiment), or remove that folder"
             )
         return held is not None
 

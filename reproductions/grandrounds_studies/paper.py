@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.report.document import document, table, td, text_cell
+from grandrounds_studies.machine import machine_words
 from grandrounds_studies.study import FAILS, HOLDS, UNTESTED
 from grandrounds_studies.tally import Answer, Tally, Told, answers, papers
 from grandrounds_studies.wording import (
@@ -224,7 +225,7 @@ def _study(values: Values, reports: Mapping[str, Path]) -> list[str]:
         f"<p class='quiet'>{escape(values['source'])}. <code>rounds reproduce {escape(name)}</code>{link}</p>",
         *[f"<p class='warn'>{escape(line)}</p>" for line in left_out_words(values)],
         *([f"<p>Published: {escape(values['unpublished'])}.</p>"] if values["unpublished"] else []),
-        f"<p class='quiet'>{escape(arrow_words(values) + at)}</p>",
+        f"<p class='quiet'>{escape(arrow_words(values) + at)}. Run on: {escape(machine_words(values['machines']))}.</p>",
         table(["<th class='text'></th>"] * (1 if lone else 2) + heads, rows),
         *_details("Readings chosen where the paper leaves it open", values["settled"]),
         *_details("What else was tried here, in forms of our own", other),

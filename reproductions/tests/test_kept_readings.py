@@ -154,7 +154,7 @@ def test_an_import_by_command_says_what_it_took_and_runs_nothing(tmp_path):
     place = DOCS / "results" / "readings" / f"{name}.json.gz"
     done = rounds("reproduce", name, "--import", place, "--out", tmp_path / "one")
     assert done.returncode == 0, done.stderr
-    assert "85 runs imported; seeds: 5 of 5" in done.stdout and not (tmp_path / "one" / "runs").exists()
+    assert "85 runs imported; whole seeds: 5 of 5" in done.stdout and not (tmp_path / "one" / "runs").exists()
     everything = rounds("reproduce", "--all", "flamby", "--import", DOCS / "results" / "readings", "--out", tmp_path / "all")
     assert "flamby/heart: 85 runs imported" in everything.stdout and (tmp_path / "all" / name / READINGS).exists()
     shown = rounds("reproduce", name, "--out", tmp_path / "one")
