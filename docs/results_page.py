@@ -409,7 +409,7 @@ def readings_page() -> str:
         place = KEPT / f"{name}.json.gz"
         if place.exists():
             kept = Kept.load(place)
-            withheld = "without pictures, which carry no licence" if study.withheld else ""
+            withheld = "without images, which carry no licence" if study.withheld else ""
             rows.append([f"[{name}.json.gz]({name}.json.gz)", f"{len(kept)}", f"{kept.seeds(study)}", withheld])
     return "\n\n".join(
         [

@@ -48,6 +48,8 @@ def verdict(holds: bool, why: str, *, clear: bool = True, refuted: bool = True) 
 
 def decide(pair: PairedTest | Summary, why: str, rule: Rule) -> Verdict:
     """Return the verdict of a rule on an interval; inconclusive, it has the number of seeds that would decide it."""
+    if not pair.low <= pair.high:
+        raise NotRun("it has no interval: there is one seed, or the figure is undefined in a run")
     word = rule(_mean(pair), pair.low, pair.high)
     return Verdict(word, why, seeds_to_decide(pair, rule) if word == INCONCLUSIVE else None)
 

@@ -279,6 +279,12 @@ def test_what_is_done_is_not_run_again(four, monkeypatch):
     again = rounds("reproduce", "--all", "tiny", "--seeds", "1", "--out", "all", "--json", cwd=four)
     one, two = (json.loads(text.stdout)["studies"] for text in (first, again))
     assert one == two and not list(run.iterdir()), "the reading is enough"
+    monkeypatch.chdir(four)
+    report = package.reproduce_paper("tiny", seeds=1, out="all")
+    assert report == Path("all/tiny/report.html") and "it learns" in Page(report.read_text()).text
+    assert not list(run.iterdir())
+    with pytest.raises(BadInput, match="no system 'small'"):
+        package.reproduce_paper("small")
 
 
 # One report of a paper
