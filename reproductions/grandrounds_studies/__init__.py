@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from grandrounds_studies.results import Results
     from grandrounds_studies.study import Study
 
+PAPERS = {
+    "sse-agg": "SSE-AGG",
+    "veil": "VEIL",
+    "fedxchain": "FedXChain",
+    "xfed": "XFed",
+    "fl-xai": "FL-XAI",
+    "flamby": "FLamby",
+    "privacy": "Differential privacy",
+}
+"""What people call a system; the first part of its studies' names is the key."""
+
 SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai", "flamby")
 """Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""
 
@@ -59,7 +70,8 @@ def reproduce(
     Args:
         name: The reproduction, such as "sse-agg/table-1" (`rounds list studies`).
         quick: Run a small version, which shows the workflow in seconds and gives no results of the study.
-        seeds: Number of seeds or folds of each arm; by default the study's own.
+        seeds: Number of seeds or folds of each arm, of which only missing ones are run; by default the study's own, or as many
+            as are there.
         jobs: Runs at a time.
         out: The folder of runs, results.json and report.html; by default runs/reproduce/NAME.
         progress: Called after each run with a sentence, the number of finished runs, and the number of all.
@@ -74,14 +86,50 @@ def reproduce(
     from grandrounds_studies.written import refuse_another, write_results
 
     chosen = load_study(name, quick=quick)
-    count = chosen.seeds if seeds is None else seeds
-    if count < 1:
-        raise BadInput(f"a study takes one seed or more, not {count}")
+    if seeds is not None and seeds < 1:
+        raise BadInput(f"a study takes one seed or more, not {seeds}")
     folder = folder_of(name, quick=quick) if out is None else Path(out)
     refuse_another(name, folder)
-    results = conduct_study(chosen, folder, seeds=count, jobs=jobs, quick=quick, progress=progress or nobody)
+    results = conduct_study(chosen, folder, seeds=seeds, jobs=jobs, quick=quick, progress=progress or nobody)
     write_results(results, folder)
     return results
 
 
-__all__ = ["FOLDER", "SYSTEMS", "folder_of", "reproduce", "load_study", "studies", "titles"]
+def reproduce_paper(
+    system: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Path:
+    """Run all reproductions of a paper, or their missing runs, and write one report of them.
+
+    Args:
+        system: The paper's system, such as "sse-agg".
+        quick: Run small versions, which give no results.
+        seeds: As for `reproduce`.
+        jobs: Runs at a time.
+        out: The folder of all systems; by default runs/reproduce.
+        progress: As for `reproduce`.
+
+    Returns:
+        The report, OUT/SYSTEM/report.html (report-quick.html of small versions).
+
+    Raises:
+        BadInput: There is no such system, or none of its reproductions can be run on this machine.
+    """
+    from grandrounds_studies.everything import chosen, in_a_line, write_reports
+    from grandrounds_studies.running import nobody
+
+    wanted, place = chosen([system]), None if out is None else Path(out)
+    for study in wanted:
+        in_a_line(study.name, quick=quick, seeds=seeds, jobs=jobs, out=place, progress=progress or nobody)
+    reports = write_reports(wanted, quick=quick, out=place)
+    if not reports:
+        raise BadInput(f"none of the reproductions of {system} can be run here: `rounds reproduce --all {system}` says why")
+    return reports[0]
+
+
+__all__ = ["FOLDER", "PAPERS", "SYSTEMS", "folder_of", "reproduce", "reproduce_paper", "load_study", "studies", "titles"]

@@ -1,35 +1,35 @@
-"""Reproduction report: results of every study that was run in full, read from docs/results/*.md.
+"""Reproduction report: results of every study that is measured, computed from the readings that are kept beside the pages.
 
-book.json is made from these pages by docs/book.py; a study that is on no page is not in it.
+book.json is written by docs/results_page.py, with docs/results; a study without kept readings is in it without results.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from grandrounds_studies.lines import Figure, Line, line
+from grandrounds_studies.lines import Figure, Line, line, line_figure
+from grandrounds_studies.machine import machine_words
 from grandrounds_studies.study import Study
 from grandrounds_studies.tally import Answer, Tally, Told, answers
+from grandrounds_studies.wording import repeats_range
 
 BOOK = "book.json"
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A study that was run in full: how, the figure that stands for it, and every verdict."""
+    """A study that is measured: how, the figure that stands for it, and every verdict."""
 
     study: str
-    command: str
-    runs: int | None  # None: the runs are those of another study
-    repeats: str  # "seeds 0 to 4"; "" likewise
-    ran: str  # machine and date, as the page has them; "" where it says nothing
-    section: str  # "sse-agg.md#table-i": its place in docs/results
+    runs: int
+    repeats: str  # "seeds 0 to 4"
+    ran: str  # machines, versions and dates
     figure: Figure | None
     told: tuple[Told, ...]
 
@@ -37,8 +37,20 @@ class Entry:
     def of(cls, values: dict[str, Any]) -> Entry:
         """From its part of book.json."""
         figure = values.pop("figure")
-        told = tuple(Told.of(one) for one in values.pop("told"))
+        told = tuple(Told(**one) for one in values.pop("told"))
         return cls(figure=None if figure is None else Figure(**figure), told=told, **values)
+
+    @classmethod
+    def of_results(cls, study: Study, values: Mapping[str, Any]) -> Entry:
+        """From the values of its results.json."""
+        return cls(
+            study=study.name,
+            runs=sum(one["runs"] for one in values["machines"]) + len(values["failed"]),
+            repeats=repeats_range(values),
+            ran=machine_words(values["machines"]),
+            figure=line_figure(study, values),
+            told=tuple(Told.of(c) for c in values["claims"]),
+        )
 
     def line(self, study: Study) -> Line:
         return line(study, self.figure, self.told)
@@ -73,3 +85,11 @@ def tallies(entries: Iterable[Entry]) -> tuple[Tally, Tally]:
     """Return the tallies of papers' claims, and of our own questions."""
     found = claims(entries)
     return Tally.of(a for a in found if not a.ours), Tally.of(a for a in found if a.ours)
+
+
+def waiting(studies: Iterable[Study], book: Mapping[str, Entry]) -> int:
+    """Count the papers' claims that wait for a study to be measured; a claim of another, measured study does not wait."""
+    every = list(studies)
+    tested = {(e.system, t.claim) for e in book.values() for t in e.told}
+    claimed = {(s.system, c.says) for s in every if s.name not in book for c in s.claims if not c.ours}
+    return len(claimed - tested)

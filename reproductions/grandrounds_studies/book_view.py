@@ -19,30 +19,31 @@ if TYPE_CHECKING:
     from grandrounds_studies.study import Study
     from grandrounds_studies.tally import Tally
 
-NOT_YET = "not run in full yet"
 _WHAT, _PUBLISHED, _OURS = 42, 9, 16
 """Columns of text; with the longest name and a verdict a line takes about 120."""
 
 
 def show_book(systems: Sequence[str], *, as_json: bool) -> None:
     """Show the reproduction report of full-size runs: a line per study, and counts of verdicts."""
-    from grandrounds_studies.book import load_book, tallies
+    from grandrounds_studies.book import load_book, tallies, waiting
     from grandrounds_studies.everything import chosen
+    from grandrounds_studies.kept import NOT_MEASURED
     from grandrounds_studies.lines import line
 
     wanted = chosen(systems)
     book = load_book()
-    lines = [book[s.name].line(s) if s.name in book else line(s, None, (), note=NOT_YET) for s in wanted]
+    lines = [book[s.name].line(s) if s.name in book else line(s, None, (), note=NOT_MEASURED) for s in wanted]
     papers, ours = tallies([book[s.name] for s in wanted if s.name in book])
+    wait = waiting(wanted, book)
     if as_json:
-        counts = {"papers": asdict(papers), "ours": asdict(ours)}
+        counts = {"papers": asdict(papers) | {"waiting": wait}, "ours": asdict(ours)}
         echo(json.dumps({"studies": [asdict(one) for one in lines], "claims": counts}))
         return
     rows = Rows(wanted)
     rows.head()
     for one in lines:
         rows.show(one)
-    _tallies(rows.console, papers, ours)
+    _tallies(rows.console, papers, ours, wait)
 
 
 def run_everything(
@@ -56,8 +57,7 @@ def run_everything(
     bar: Callable[[], AbstractContextManager[Callable[[str, int, int], None]]],
 ) -> bool:
     """Run these studies with a line for each as it ends; says whether all went well."""
-    from grandrounds_studies import FOLDER
-    from grandrounds_studies.everything import in_a_line
+    from grandrounds_studies.everything import in_a_line, write_reports
 
     rows = Rows(wanted)
     if not as_json:
@@ -71,11 +71,11 @@ def run_everything(
             rows.show(lines[-1])
     took = time.monotonic() - begun
     failed = [one for one in lines if one.failed]
-    where = str((out or FOLDER) / "*" / ("*-quick" if quick else "*") / "report.html")
+    reports = [str(path) for path in write_reports(wanted, quick=quick, out=out)]
     if as_json:
-        echo(json.dumps({"studies": [asdict(one) for one in lines], "seconds": took, "reports": where}))
+        echo(json.dumps({"studies": [asdict(one) for one in lines], "seconds": took, "reports": reports}))
     else:
-        _ended(rows.console, lines, failed, took, quick=quick, where=where)
+        _ended(rows.console, lines, failed, took, quick=quick, reports=reports)
     return not failed
 
 
@@ -106,7 +106,7 @@ def _verdict(one: Line) -> list[str | tuple[str, str]]:
     from grandrounds_studies.study import FAILS, HOLDS
 
     shade = {HOLDS: "green", FAILS: "red"}.get(one.verdict, "yellow")
-    count = f" ({one.holds} of {one.tested})" if one.tested > 1 else ""
+    count = f" ({one.reproduced} of {one.tested})" if one.tested > 1 else ""
     verdict: list[str | tuple[str, str]] = [(one.verdict, shade), count] if one.verdict else []
     note: list[str | tuple[str, str]] = [(one.note, "yellow")] if one.note else []
     return [*verdict, *(["; "] if verdict and note else []), *note] or ["no claim"]
@@ -116,9 +116,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= _WHAT else f"{text[: _WHAT - 1]}…"
 
 
-def _tallies(console: Console, papers: Tally, ours: Tally) -> None:
-    console.print(f"\nclaims of papers, {papers}")
-    console.print(f"questions of our own, {ours}")
+def _tallies(console: Console, papers: Tally, ours: Tally, wait: int) -> None:
+    console.print(f"\n{papers.all} claims of papers: {papers}{f'; {wait} wait for a study to be measured' if wait else ''}")
+    console.print(f"{ours.all} questions of our own: {ours}")
     console.print(
         "A claim counts once, in the paper's own form. The verdict of a line is that of its main claim. "
         "Details: docs/results",
@@ -127,7 +127,13 @@ def _tallies(console: Console, papers: Tally, ours: Tally) -> None:
 
 
 def _ended(
-    console: Console, lines: Sequence[Line], failed: Sequence[Line], took: float, *, quick: bool, where: str
+    console: Console,
+    lines: Sequence[Line],
+    failed: Sequence[Line],
+    took: float,
+    *,
+    quick: bool,
+    reports: Sequence[str],
 ) -> None:
     from grandrounds_studies.wording import QUICK
 
@@ -139,4 +145,5 @@ def _ended(
     )
     if quick:
         console.print(QUICK, style="yellow")
-    console.print(f"reports: {where}", markup=False)
+    for path in reports:
+        console.print(f"report: {path}", markup=False)

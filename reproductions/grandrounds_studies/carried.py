@@ -2,7 +2,7 @@
 
 rounds reproduce sse-agg/skin-lesions --plans plans.json
 python -m grandrounds_studies --from plans.json --out there     # needs neither pydantic nor a command line
-rounds reproduce sse-agg/skin-lesions --out there               # readings.json has come back in `there`
+rounds reproduce sse-agg/skin-lesions --import there            # readings.json has come back in `there`
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ class Carried:
     plans: dict[str, dict[str, Any]]
 
     @classmethod
-    def of(cls, study: Study, *, quick: bool, seeds: int) -> Carried:
-        return cls(study.name, quick, seeds, {cell.name: study.plan(cell) for cell in study.cells(seeds)})
+    def of(cls, study: Study, *, quick: bool, seeds: int, kept: Kept) -> Carried:
+        """The plans of runs that have no reading here yet."""
+        plans = {cell: study.plan(cell) for cell in study.cells(seeds)}
+        missing = {cell.name: plan for cell, plan in plans.items() if kept.reading(study, cell, plan) is None}
+        return cls(study.name, quick, seeds, missing)
 
     def write(self, path: Path) -> None:
         held = {"schema": SCHEMA, "study": self.study, "quick": self.quick, "seeds": self.seeds, "plans": self.plans}
@@ -56,7 +59,6 @@ class Carried:
     def run(self, study: Study, out: Path, *, jobs: int, progress: Said) -> dict[str, str]:
         """Run what is not done yet into `out` and keep what the study reads off it; says which runs failed, and why."""
         kept = Kept.read(out)
-        kept.refuse_more([name for name, plan in self.plans.items() if not kept.has(name, plan)])
         read_beside(study, self.plans, kept)
         todo = {name: plan for name, plan in self.plans.items() if not kept.has(name, plan)}
         return run_plans(study, todo, kept, jobs=jobs, progress=progress)

@@ -1,10 +1,12 @@
 """Tests of claims on our numbers, seed by seed. The 95% interval decides, not the mean alone:
 
-* better, worse: all of the interval lies on the claimed side of zero (and the mean beyond a claimed margin);
-* stays within a margin, no worse than: all of the interval lies inside the margin (an equivalence test);
+* better, worse: reproduced if all of the interval lies on the claimed side of zero (and the mean beyond a claimed margin);
+  refuted if all of it lies below the smallest difference that matters (`margins`) or below zero;
+* stays within a margin, no worse than: reproduced if all of the interval lies inside the margin (an equivalence test);
+  refuted if none of it does;
 * rises or falls along a sweep: the last differs clearly from the first, and no step is clearly reversed;
-* not clear: the interval takes in zero, or the end of the margin. It neither shows nor refutes the claim;
-* not counted: no run could have failed the claim (`cannot_fail`).
+* inconclusive: neither. The verdict carries the number of seeds that would decide it at the present mean and deviation;
+* cannot be tested: no run could have failed the claim (`cannot_fail`), or a run is missing (`NotRun`).
 
 Each function makes a test for `Claim.test`; the numbers that decide are in the verdict's words, and so is what was not run.
 """
@@ -12,65 +14,143 @@ Each function makes a test for `Claim.test`; the numbers that decide are in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import inf
 
+import numpy as np
+import numpy.typing as npt
+
 from grandrounds.metrics import PairedTest, Summary
+from grandrounds_studies.margins import Change, Difference
 from grandrounds_studies.results import NotRun, Results
-from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, UNCOUNTED, Verdict
+from grandrounds_studies.study import FAILS, HOLDS, INCONCLUSIVE, MOST_SEEDS, UNTESTED, Verdict
 
 Test = Callable[[Results, str], Verdict]
+Rule = Callable[[float, float, float], str]
+"""The verdict's word for a mean and the two ends of its interval."""
 
 
 def verdict(holds: bool, why: str, *, clear: bool = True, refuted: bool = True) -> Verdict:
-    """Return the verdict on a claim; the words tell apart what is refuted and what is not clear.
+    """Return the verdict on a claim that is judged without an interval.
 
     Args:
-        holds: The means go the claimed way.
+        holds: The numbers go the claimed way.
         why: The numbers.
-        clear: The interval says so too; else the claim is not clear.
-        refuted: Of means that go another way: the interval says so too; else the claim is not clear.
+        clear: They say so beyond doubt; else the claim is inconclusive.
+        refuted: Of numbers that go another way: they say so beyond doubt; else the claim is inconclusive.
     """
     if holds and clear:
         return Verdict(HOLDS, why)
-    return Verdict(FAILS, f"{NOT_CLEAR}{why}" if holds or not refuted else why)
+    return Verdict(INCONCLUSIVE if holds or not refuted else FAILS, why)
+
+
+def decide(pair: PairedTest | Summary, why: str, rule: Rule) -> Verdict:
+    """Return the verdict of a rule on an interval; inconclusive, it has the number of seeds that would decide it."""
+    if not pair.low <= pair.high:
+        raise NotRun("it has no interval: there is one seed, or the figure is undefined in a run")
+    word = rule(_mean(pair), pair.low, pair.high)
+    return Verdict(word, why, seeds_to_decide(pair, rule) if word == INCONCLUSIVE else None)
+
+
+def seeds_to_decide(pair: PairedTest | Summary, rule: Rule) -> int:
+    """Return the smallest number of seeds at which Student's interval decides, with this mean and this standard deviation.
+
+    `MOST_SEEDS` + 1 if no number up to `MOST_SEEDS` does.
+    """
+    widths = _widths()
+    mean, std = _mean(pair), (pair.high - pair.low) / 2 / widths[pair.n]
+    halves = ((n, std * widths[n]) for n in range(pair.n + 1, MOST_SEEDS + 1))
+    return next((n for n, half in halves if rule(mean, mean - half, mean + half) != INCONCLUSIVE), MOST_SEEDS + 1)
+
+
+@cache
+def _widths() -> npt.NDArray[np.float64]:
+    """Half of Student's 95% interval of a mean of n values with standard deviation 1, by n."""
+    from scipy.special import stdtrit
+
+    n = np.arange(2, MOST_SEEDS + 1)
+    return np.array([inf, inf, *(stdtrit(n - 1, 0.975) / np.sqrt(n))])
 
 
 def up(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is above zero, on average by at least `by`"."""
-    mean = _mean(pair)
-    enough = mean >= by if by else mean > 0
-    return verdict(enough, why, clear=pair.low > 0, refuted=pair.high < by or pair.high <= 0)
+    enough = by or _margin(pair)
+
+    def rule(mean: float, low: float, high: float) -> str:
+        if low > 0 and mean >= by:
+            return HOLDS
+        return FAILS if high < enough or high <= 0 else INCONCLUSIVE
+
+    return decide(pair, why + _small(pair, by, 0 < pair.high < enough and pair.low <= 0), rule)
 
 
 def down(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is below zero, on average by at least `by`"."""
-    mean = _mean(pair)
-    enough = mean <= -by if by else mean < 0
-    return verdict(enough, why, clear=pair.high < 0, refuted=pair.low > -by or pair.low >= 0)
+    enough = by or _margin(pair)
+
+    def rule(mean: float, low: float, high: float) -> str:
+        if high < 0 and mean <= -by:
+            return HOLDS
+        return FAILS if low > -enough or low >= 0 else INCONCLUSIVE
+
+    return decide(pair, why + _small(pair, by, -enough < pair.low < 0 and pair.high >= 0), rule)
+
+
+def above(found: Summary, why: str, bar: float) -> Verdict:
+    """Verdict on "it is above this bar"."""
+    return decide(found, why, lambda mean, low, high: HOLDS if low > bar else FAILS if high <= bar else INCONCLUSIVE)
+
+
+def below(found: Summary, why: str, bar: float) -> Verdict:
+    """Verdict on "it is below this bar"."""
+    return decide(found, why, lambda mean, low, high: HOLDS if high < bar else FAILS if low >= bar else INCONCLUSIVE)
 
 
 def inside(pair: PairedTest | Summary, why: str, *, low: float, high: float = inf) -> Verdict:
     """Verdict on "it lies between these two": all of the interval does; refuted where none of it does."""
-    return verdict(
-        low <= _mean(pair) <= high,
-        why,
-        clear=low <= pair.low and pair.high <= high,
-        refuted=pair.high < low or pair.low > high,
-    )
+
+    def rule(mean: float, least: float, most: float) -> str:
+        if low <= least and most <= high:
+            return HOLDS
+        return FAILS if most < low or least > high else INCONCLUSIVE
+
+    return decide(pair, why, rule)
 
 
 def all_within(pairs: Iterable[PairedTest | Summary], why: str, *, low: float, high: float) -> Verdict:
     """Verdict on "each of them lies between these two", in the same words for all."""
-    return _all([inside(p, why, low=low, high=high) for p in pairs])
+    return in_settings([inside(p, why, low=low, high=high) for p in pairs])
+
+
+def all_hold(verdicts: Sequence[Verdict]) -> Verdict:
+    """Verdict on all parts of a claim at once: the first refuted part, else the first inconclusive one, else the first.
+
+    An inconclusive whole takes as many seeds as its most demanding part.
+    """
+    refuted = [v for v in verdicts if v.word == FAILS]
+    unclear = [v for v in verdicts if v.word == INCONCLUSIVE]
+    if refuted or not unclear:
+        return (refuted or list(verdicts))[0]
+    needs = [v.seeds for v in unclear if v.seeds is not None]
+    return replace(unclear[0], seeds=max(needs, default=None))
+
+
+def in_settings(verdicts: Sequence[Verdict]) -> Verdict:
+    """Verdict on a claim about several settings; where they differ, its words say in how many it is reproduced."""
+    whole, good = all_hold(verdicts), sum(v.word == HOLDS for v in verdicts)
+    if len({v.word for v in verdicts}) == 1:
+        return whole
+    return replace(whole, why=f"{whole.why}; in {good} of {len(verdicts)} settings reproduced")
 
 
 def steps(pairs: Sequence[PairedTest], end: PairedTest, why: str, *, falling: bool) -> Verdict:
     """Verdict on "it falls (or rises) from step to step", of the differences of each step and of the last to the first.
 
-    A step the other way that its interval does not show is noise, and no refutation.
+    A step the other way that its interval does not show, or that is too small to matter, is no refutation.
     """
-    against = [p for p in pairs if (p.low > 0 if falling else p.high < 0)]
+    against = [p for p in pairs if (p.low > 0 and p.high >= _margin(p) if falling else p.high < 0 and p.low <= -_margin(p))]
     back = sum((p.difference > 0) if falling else (p.difference < 0) for p in pairs)
     if back > len(against):
         why += f"; {back - len(against)} of {len(pairs)} steps the other way, within their intervals"
@@ -80,12 +160,24 @@ def steps(pairs: Sequence[PairedTest], end: PairedTest, why: str, *, falling: bo
 
 
 def cannot_fail(test: Test, because: str) -> Test:
-    """Show a claim that no run could have failed, with its numbers, and do not count it."""
+    """Show a claim that no run could have failed, with its numbers: it cannot be tested."""
 
     def shown(found: Results, arm: str) -> Verdict:
-        return Verdict(UNCOUNTED, f"{because}; {test(found, arm).why}")
+        return Verdict(UNTESTED, f"no run could fail it ({because}); {test(found, arm).why}")
 
     return shown
+
+
+def _margin(pair: PairedTest | Summary) -> float:
+    return pair.margin if isinstance(pair, Difference | Change) else 0.0
+
+
+def _small(pair: PairedTest | Summary, by: float, is_small: bool) -> str:
+    """Say of a difference that refutes a claim although its interval takes in zero how small it is."""
+    if by or not is_small:
+        return ""
+    size = f"{_margin(pair):.1%}" if isinstance(pair, Change) else f"{_margin(pair):.3g}"
+    return f"; all of it short of {size}, the smallest difference that matters"
 
 
 def _mean(pair: PairedTest | Summary) -> float:
@@ -99,7 +191,7 @@ def falls(measure: str, *points: str, by: float = 0.0) -> Test:
         changes = {p: found.change(p, arm, measure) for p in those(found, points)}
         worst = max(changes, key=lambda p: changes[p].high)
         why = changed(found, worst, arm, measure, changes[worst]) + left_out(found, points)
-        return _all([down(c, why, by=by) for c in changes.values()])
+        return in_settings([down(c, why, by=by) for c in changes.values()])
 
     return test
 
@@ -110,7 +202,7 @@ def falls_less(measure: str, at: str, *, than: str) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         here, there = found.change(at, arm, measure), found.change(than, arm, measure)
         why = f"{changed(found, at, arm, measure, here)}; {there.mean:+.1%} at {than}"
-        return verdict(there.mean < here.mean < 0, why, clear=here.high < 0, refuted=here.low > 0 or here.mean < 0)
+        return all_hold([down(here, why), up(found.change_apart(at, than, arm, measure), why)])
 
     return test
 
@@ -173,35 +265,26 @@ def best(measures: Sequence[str], points: Sequence[str], among: Sequence[str]) -
         ]
         if not held:
             raise NotRun("none of the arms to beat was run")
+        whole = all_hold(held)
         missed = [v for v in held if v.word != HOLDS]
         if not missed:
-            why = f"clearly better in each of {len(held)} comparisons, the first: {held[0].why}"
-            return verdict(True, why + left_out(found, points))
-        worse = [v for v in missed if not v.unclear]
-        first = (worse or missed)[0].why.removeprefix(NOT_CLEAR)
-        more = f" (and in {len(missed) - 1} more of {len(held)} comparisons)" if len(missed) > 1 else ""
-        why = f"not clearly better: {first}{more}{left_out(found, points)}"
-        return verdict(False, why, refuted=bool(worse))
+            why = f"clearly better in each of {len(held)} comparisons, the first: {whole.why}"
+            return replace(whole, why=why + left_out(found, points))
+        more = f"; in {len(held) - len(missed)} of {len(held)} comparisons clearly better" if len(held) > 1 else ""
+        return replace(whole, why=f"not clearly better: {whole.why}{more}{left_out(found, points)}")
 
     return test
 
 
 def all_of(*tests: Test) -> Test:
-    """All of these at once; the first that is refuted speaks, then the first that is not clear, else all do."""
+    """All of these at once; the first that is refuted speaks, then the first that is inconclusive, else all do."""
 
     def test(found: Results, arm: str) -> Verdict:
         verdicts = [one(found, arm) for one in tests]
-        worst = _all(verdicts)
-        return verdict(True, "; ".join(v.why for v in verdicts)) if worst.word == HOLDS else worst
+        whole = all_hold(verdicts)
+        return replace(whole, why="; ".join(v.why for v in verdicts)) if whole.word == HOLDS else whole
 
     return test
-
-
-def _all(verdicts: Sequence[Verdict]) -> Verdict:
-    """The one that decides: the first refuted, else the first that does not hold, else the first."""
-    failed = [v for v in verdicts if v.word != HOLDS]
-    refuted = [v for v in failed if not v.unclear]
-    return (refuted or failed or list(verdicts))[0]
 
 
 def sweep(measure: str, steady: str, at: str, arms: Sequence[str], *, within: float) -> Test:
@@ -221,7 +304,7 @@ def sweep(measure: str, steady: str, at: str, arms: Sequence[str], *, within: fl
             f"{words[1]} moves by {max((p.difference for p in moved), key=abs):+.3f} at most"
         )
         falling = steps(each, end, why, falling=True)
-        return _all([falling, *(inside(p, why, low=-within, high=within) for p in moved)])
+        return all_hold([falling, *(inside(p, why, low=-within, high=within) for p in moved)])
 
     return test
 

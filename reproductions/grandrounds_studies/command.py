@@ -51,10 +51,18 @@ def reproduce(
     ] = None,
     plans: Annotated[
         Path | None,
-        typer.Option(help="Write the plans of its runs to this file, for another machine, and run nothing."),
+        typer.Option(help="Write the plans of its missing runs to this file, for another machine, and run nothing."),
     ] = None,
     planned: Annotated[
         Path | None, typer.Option("--from", help="Run the plans of this file, and nothing else, into --out.")
+    ] = None,
+    imported: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            help="Add readings of another machine: readings.json, or its folder; with --all a folder of SYSTEM/WHAT. "
+            "Runs nothing. May be given several times.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
 ) -> None:
@@ -68,21 +76,28 @@ def reproduce(
 
     All of them: `rounds reproduce --list` shows what came out in full, `rounds reproduce --all --quick` runs small versions.
 
+    With more --seeds than were run, only the missing ones are run.
+
     Elsewhere: `rounds reproduce NAME --plans p.json` here, `python -m grandrounds_studies --from p.json --out F` there,
-    bring F/readings.json back, `rounds reproduce NAME --out F`.
+    bring F/readings.json back, `rounds reproduce NAME --import F`. Parts from several machines are imported one by one.
     """
     from grandrounds.core.errors import BadInput
     from grandrounds_studies import folder_of, load_study
     from grandrounds_studies import reproduce as run_study
     from grandrounds_studies.carried import Carried
+    from grandrounds_studies.kept import Kept
 
     given = {"--quick": quick, "--seeds": seeds, "--jobs": jobs, "--out": out, "--plans": plans, "--from": planned}
-    _refuse_both(names or [], {k for k, v in given.items() if v}, listed=listed, everything=everything)
+    options = {k for k, v in given.items() if v} | ({"--import"} if imported else set())
+    _refuse_both(names or [], options, listed=listed, everything=everything)
     jobs = jobs or max(1, os.cpu_count() or 1)
     if listed:
         from grandrounds_studies.book_view import show_book
 
         show_book(names or [], as_json=as_json)
+        return
+    if imported:
+        _import(names or [], imported, everything=everything, quick=quick, out=out)
         return
     if everything:
         _everything(names or [], quick=quick, seeds=seeds, jobs=jobs, out=out, as_json=as_json)
@@ -100,9 +115,9 @@ def reproduce(
         _list()
         return
     chosen = load_study(name, quick=quick)
-    count = chosen.seeds if seeds is None else seeds
     if plans is not None:
-        carried = Carried.of(chosen, quick=quick, seeds=count)
+        here = Kept.read(out or folder_of(name, quick=quick))
+        carried = Carried.of(chosen, quick=quick, seeds=chosen.seeds if seeds is None else seeds, kept=here)
         carried.write(plans)
         echo(
             f"{plans}: {len(carried.plans)} runs; there: python -m grandrounds_studies --from {plans} --out FOLDER",
@@ -112,7 +127,7 @@ def reproduce(
     folder = out or folder_of(name, quick=quick)
     before = os.times()
     with _bar(quiet=as_json) as progress:
-        results = run_study(name, quick=quick, seeds=count, jobs=jobs, out=folder, progress=progress)
+        results = run_study(name, quick=quick, seeds=seeds, jobs=jobs, out=folder, progress=progress)
     values = results.to_dict()
     if as_json:
         echo(json.dumps(values))
@@ -132,6 +147,10 @@ def _refuse_both(names: list[str], given: set[str], *, listed: bool, everything:
         raise BadInput("--list shows what came out in full and --all runs: give one")
     if listed and given:
         raise BadInput(f"--list shows what came out in full and runs nothing: leave out {', '.join(sorted(given))}")
+    if "--import" in given and (more := sorted(given - {"--import", "--out", "--quick"})):
+        raise BadInput(f"--import adds readings and runs nothing: leave out {', '.join(more)}")
+    if "--import" in given and not (everything or names):
+        raise BadInput("--import needs the name of the study that the readings are of, or --all")
     carried = sorted(given & {"--plans", "--from"})
     if everything and carried:
         raise BadInput(f"{carried[0]} is of one study: leave out --all and name it")
@@ -148,6 +167,29 @@ def _everything(
     bar = partial(_bar, quiet=as_json, stays=False)
     if not run_everything(chosen(systems), quick=quick, seeds=seeds, jobs=jobs, out=out, as_json=as_json, bar=bar):
         raise typer.Exit(1)
+
+
+def _import(names: list[str], paths: list[Path], *, everything: bool, quick: bool, out: Path | None) -> None:
+    """Add readings from files; with `everything` from all studies below a folder."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds_studies import folder_of, load_study
+    from grandrounds_studies.everything import chosen, folder_in
+    from grandrounds_studies.kept import READINGS, Kept
+
+    wanted = [s.name for s in chosen(names)] if everything else names
+    found = False
+    for name in wanted:
+        folder = folder_in(out, name, quick=quick) if everything else out or folder_of(name, quick=quick)
+        for path in paths:
+            place = path / name if everything else path
+            files = [f for f in (place, place / READINGS, place.with_name(f"{place.name}.json.gz")) if f.is_file()]
+            if files:
+                found = True
+                study = load_study(name, quick=quick)
+                kept = Kept.read(folder)
+                echo(f"{name}: {kept.take(study, files[0])}; whole {study.repeats.word}s: {kept.seeds(study)} of {study.seeds}")
+    if not found:
+        raise BadInput(f"no {READINGS} in {', '.join(map(str, paths))}")
 
 
 def _list() -> None:
@@ -190,15 +232,13 @@ def _bar(*, quiet: bool, stays: bool = True) -> Iterator[Callable[[str, int, int
 def show(values: Mapping[str, Any]) -> None:
     """The whole of results.json for a person: figures, then verdicts, then what is to be known of both."""
     from grandrounds.cli.terminal import Terminal, warn
-    from grandrounds_studies.wording import QUICK, measured_words, shown_claims
+    from grandrounds_studies.wording import QUICK, shown_claims
 
     console = Terminal(soft_wrap=True)
     console.print(f"{values['study']}: {values['title']}", style="bold")
     console.print(f"{values['source']}", style="dim")
     if values["quick"]:
         console.print(QUICK, style="bold yellow")
-    if older := measured_words(values):
-        console.print(older, style="bold yellow")
     for point, why in values["left_out"].items():
         console.print(warn(f"{point}, because {why}", "left out:"))
     if values["unpublished"]:
@@ -206,7 +246,7 @@ def show(values: Mapping[str, Any]) -> None:
     for point in dict.fromkeys(f["point"] for f in values["figures"]):
         _table(console, values, point)
     claims, others = shown_claims(values)
-    _verdicts(console, claims)
+    _verdicts(console, claims, values["repeats"])
     if others:
         console.print(f"\n{others}", markup=False)
     for line in values["remarks"]:
@@ -253,10 +293,10 @@ def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple
     return [values["measures"][m]["words"] for m in measures], lines
 
 
-def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
+def _verdicts(console: Console, claims: list[Mapping[str, Any]], repeat: str) -> None:
     from grandrounds.cli.terminal import styled
     from grandrounds_studies.study import FAILS, HOLDS
-    from grandrounds_studies.wording import shown_verdict
+    from grandrounds_studies.wording import why_words
 
     colour = {HOLDS: "green", FAILS: "red"}
     before = ""
@@ -264,6 +304,6 @@ def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
         if c["claim"] != before:
             console.print(f'\n"{c["claim"]}" ({c["where"]})', markup=False)
         before = c["claim"]
-        word, why = shown_verdict(c)
+        word, why = c["verdict"], why_words(c, repeat)
         shade = colour.get(word, "yellow")
         console.print(styled(f"  {c['arm']}: ", (word, f"bold {shade}"), f": {why}"))

@@ -14,23 +14,29 @@ from grandrounds_studies.study import Study
 
 def chosen(systems: Sequence[str]) -> list[Study]:
     """The studies of these systems; of all where none is named."""
-    known = dict.fromkeys(system(name) for name in studies())
+    known = dict.fromkeys(s.system for s in studies().values())
     for one in systems:
         if one in studies():
             raise BadInput(f"'{one}' is one study: --list and --all take systems ({', '.join(known)})")
         if one not in known:
             raise BadInput(f"no system '{one}'; {nearest(one, known)}")
-    return [s for name, s in studies().items() if not systems or system(name) in systems]
-
-
-def system(name: str) -> str:
-    """The system that a study is of."""
-    return name.split("/")[0]
+    return [s for s in studies().values() if not systems or s.system in systems]
 
 
 def folder_in(out: Path | None, name: str, *, quick: bool) -> Path:
     """Return the folder of a study if all go below `out`."""
     return (FOLDER if out is None else out) / (f"{name}-quick" if quick else name)
+
+
+def write_reports(wanted: Sequence[Study], *, quick: bool, out: Path | None) -> list[Path]:
+    """Write the report of each paper whose studies these are."""
+    from grandrounds_studies.written import write_paper
+
+    by: dict[str, list[Study]] = {}
+    for study in wanted:
+        by.setdefault(study.system, []).append(study)
+    paths = [write_paper(system, held, out or FOLDER, quick=quick) for system, held in by.items()]
+    return [path for path in paths if path is not None]
 
 
 def in_a_line(name: str, *, quick: bool, seeds: int | None, jobs: int, out: Path | None, progress: Said) -> Line:

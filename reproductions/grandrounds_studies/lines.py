@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from grandrounds_studies.study import OPEN, UNCOUNTED, Headline, Study
+from grandrounds_studies.study import UNTESTED, Headline, Study
 from grandrounds_studies.tally import Answer, Tally, Told, answers
 from grandrounds_studies.wording import cell_words
 
@@ -25,7 +25,7 @@ class Line:
     ours: str  # mean ± half of its 95% interval; "" where there is none
     verdict: str  # of the main claim; "" if there is no claim
     claim: str
-    holds: int
+    reproduced: int
     tested: int
     note: str = ""
     failed: bool = False
@@ -51,9 +51,9 @@ def line(
     failed: bool = False,
 ) -> Line:
     """Return the line of a study; verdicts of a quick version are those of any arm that was run."""
-    tested = [t for t in told if t.verdict != OPEN]
+    tested = [t for t in told if t.verdict != UNTESTED]
     found = answers(tested if quick and tested else told)
-    main = _main(study, found)
+    main = main_claim(study, found)
     claim, verdict = (main.claim, main.verdict) if main else ("", "")
     shown = figure or awaited(study) or Figure(claim or study.title, "", None, "")
     count = Tally.of(found)
@@ -62,7 +62,7 @@ def line(
         **asdict(shown),
         verdict=verdict,
         claim=claim,
-        holds=count.holds,
+        reproduced=count.reproduced,
         tested=count.tested,
         note=note,
         failed=failed,
@@ -76,7 +76,7 @@ def line_of(study: Study, values: Mapping[str, Any]) -> Line:
     count = len(values["failed"])
     lost = [f"{count} run{'' if count == 1 else 's'} failed: {next(iter(values['failed'].values()))}"] if count else []
     note = "; ".join([*lost, *left[:1]])
-    return line(study, _figure(study, values), told, quick=values["quick"], note=note, failed=bool(count))
+    return line(study, line_figure(study, values), told, quick=values["quick"], note=note, failed=bool(count))
 
 
 def brief(why: str) -> str:
@@ -100,7 +100,7 @@ def what(study: Study, arm: str, measure: str) -> str:
     return f"{study.measure(measure).words}, {re.sub(r' [(][^)]*[)]$', '', arm)}"
 
 
-def _figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
+def line_figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
     """Return the headline among these figures. A quick version may lack its arm or point; the most similar one is used."""
     chosen = headline(study)
     if chosen is None:
@@ -128,9 +128,9 @@ def awaited(study: Study) -> Figure | None:
     return Figure(what(study, chosen.arm, chosen.measure), chosen.point, published, "")
 
 
-def _main(study: Study, found: Sequence[Answer]) -> Answer | None:
+def main_claim(study: Study, found: Sequence[Answer]) -> Answer | None:
     """Return the main claim of a study: the chosen one if it was tested, else the first tested one."""
     begins = study.headline.claim if study.headline else ""
     ordered = sorted(found, key=lambda a: not a.claim.startswith(begins)) if begins else list(found)
-    tested = [a for a in ordered if a.verdict not in (OPEN, UNCOUNTED)]
+    tested = [a for a in ordered if a.verdict != UNTESTED]
     return next(iter(tested or ordered), None)

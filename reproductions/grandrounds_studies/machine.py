@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
 def machine(run: Run) -> dict[str, Any]:
-    """Processor, cores, Python and torch of a finished run as its summary has them; GPUs of the machine that reads it,
+    """Processor, cores, versions and date of a finished run as its summary has them; GPUs of the machine that reads it,
     which is the machine that ran it unless run folders were carried; and which device the run asked for."""
+    from grandrounds import __version__
+
     held = run.summary["environment"]
     device = str(run.plan["engine"]["device"])
     return {
@@ -26,6 +29,8 @@ def machine(run: Run) -> dict[str, Any]:
         "gpus": [] if device == "cpu" else gpus(),
         "python": held["python"],
         "torch": held["packages"].get("torch"),
+        "version": held["packages"].get("grandrounds") or __version__,
+        "date": f"{datetime.fromtimestamp((run.folder / 'summary.json').stat().st_mtime, UTC):%Y-%m-%d}",
     }
 
 
@@ -52,4 +57,5 @@ def _words(one: Mapping[str, Any]) -> str:
         return "machine not recorded"
     gpu = f", {' and '.join(one['gpus'])} (engine.device {one['device']})" if one["gpus"] else ""
     torch = f", torch {one['torch']}" if one["torch"] else ""
-    return f"{one['processor']}, {one['cores']} cores{gpu}, Python {one['python']}{torch}"
+    made = f", Grand Rounds {one['version']}, {one['date']}" if "date" in one else ""
+    return f"{one['processor']}, {one['cores']} cores{gpu}, Python {one['python']}{torch}{made}"

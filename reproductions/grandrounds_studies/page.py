@@ -12,12 +12,11 @@ from grandrounds_studies.study import FAILS, HOLDS
 from grandrounds_studies.wording import (
     QUICK,
     cell_words,
-    measured_words,
     published_words,
     repeats_words,
     shown_claims,
     shown_figures,
-    shown_verdict,
+    why_words,
 )
 
 _SHADE = {HOLDS: "good", FAILS: "bad"}
@@ -33,11 +32,10 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
         f"<p class='quiet'>{escape(name)}; {escape(values['source'])}; ours: {repeats_words(values)}, means with 95% "
         f"intervals, under them the difference to {escape(values['first'])}, paired by {values['repeats']}</p>",
         *([f"<p class='warn'><b>{escape(QUICK)}</b></p>"] if values["quick"] else []),
-        *([f"<p class='warn'>{escape(older)}</p>"] if (older := measured_words(values)) else []),
         *[f"<p class='warn'>Left out: {escape(p)}, because {escape(why)}</p>" for p, why in values["left_out"].items()],
         placed.note,
         "<h2>Claims and verdicts</h2>",
-        *([_claims(claims)] if claims else []),
+        *([_claims(claims, values["repeats"])] if claims else []),
         *_sentences([others] if others else []),
         *_sentences(values["remarks"]),
         *[part for heading, drawn in charts for part in _drawn(heading, drawn, placed)],
@@ -51,7 +49,7 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
     return document(f"{name}: {values['title']}", body, placed.script)
 
 
-def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
+def _claims(claims: Sequence[Mapping[str, Any]], repeat: str) -> str:
     """Return the table of claims, with a line for each tested arm."""
     left = [f"<th class='text'>{words}</th>" for words in ("claim", "of", "our numbers")]
     rows, before = [], ""
@@ -59,7 +57,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
         again = c["claim"] == before
         before = c["claim"]
         first = [text_cell(""), td("")] if again else [text_cell(c["claim"]), td(escape(c["where"]))]
-        word, why = shown_verdict(c)
+        word, why = str(c["verdict"]), why_words(c, repeat)
         verdict = f"<td class='{_SHADE.get(word, 'quiet')}'>{escape(word)}</td>"
         rows.append([*first, text_cell(c["arm"]), verdict, text_cell(why)])
     return table([left[0], "where", left[1], "verdict", left[2]], rows)

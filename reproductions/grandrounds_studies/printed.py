@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.runs.run import Run
 from grandrounds_studies import studies
-from grandrounds_studies.kept import nameless
+from grandrounds_studies.digest import nameless
 from grandrounds_studies.study import Cell, Study
 
 

@@ -10,15 +10,13 @@ from grandrounds.metrics import PairedTest, Summary, describe, paired_t
 from grandrounds.metrics.names import metric_range
 from grandrounds.metrics.statistics import clip_pair, describe_bounded
 from grandrounds_studies.machine import machines
-from grandrounds_studies.study import OPEN, Cell, Claim, Study, Verdict
+from grandrounds_studies.margins import Change, Difference, margin_of, with_margin
+from grandrounds_studies.study import UNTESTED, Cell, Claim, Study, Verdict
 
 if TYPE_CHECKING:
     from grandrounds.report.figure import Figure
 
-SCHEMA = 1
-MEASURED, FIRST = "0.2", "0.1"
-"""Versions whose numbers are kept. One plan gives other numbers with 0.1, which assigned rows and prepared columns otherwise
-and did not write its version down."""
+SCHEMA = 2
 
 
 class NotRun(Exception):
@@ -66,7 +64,6 @@ class Results:
     quick: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)  # point -> why it was not run
     failed: Mapping[str, str] = field(default_factory=dict)  # run -> what went wrong
-    measured: str = MEASURED  # version whose numbers the readings are
 
     def values(self, point: str, arm: str, measure: str) -> list[float]:
         """A figure by seed; NaN where the run failed, so that no seed is dropped in silence."""
@@ -84,18 +81,33 @@ class Results:
     def summary(self, point: str, arm: str, measure: str) -> Summary:
         return describe(self.values(point, arm, measure))
 
-    def difference(self, point: str, arm: str, measure: str, to: str | None = None) -> PairedTest:
+    def difference(self, point: str, arm: str, measure: str, to: str | None = None) -> Difference:
         """The paired difference to another arm, by default the first."""
-        pair = paired_t(self.values(point, arm, measure), self.values(point, to or self.first, measure))
+        baseline = self.values(point, to or self.first, measure)
+        pair = self.paired(measure, self.values(point, arm, measure), baseline)
         self._must_be_known(pair.difference, f"{measure} of {arm} at {point}")
         return pair
 
-    def change(self, point: str, arm: str, measure: str) -> Summary:
+    def paired(self, measure: str, values: Sequence[float], baseline: Sequence[float]) -> Difference:
+        """The paired difference of a measure's values to others, with the smallest difference that matters."""
+        pair = paired_t(values, baseline)
+        return with_margin(pair, margin_of(self.study.measure(measure), describe(baseline).mean))
+
+    def change(self, point: str, arm: str, measure: str) -> Change:
         """The relative change against the first arm, seed by seed: mean and 95% interval."""
-        pairs = zip(self.values(point, arm, measure), self.values(point, self.first, measure), strict=True)
-        found = describe([a / b - 1 if b else float("nan") for a, b in pairs])
+        baseline = describe(self.values(point, self.first, measure)).mean
+        found = describe(self._changes(point, arm, measure))
         self._must_be_known(found.mean, f"{measure} of {arm} at {point}")
-        return found
+        return Change(**asdict(found), margin=margin_of(self.study.measure(measure), baseline) / abs(baseline))
+
+    def change_apart(self, point: str, other: str, arm: str, measure: str) -> Summary:
+        """The relative change at one point less that at another, seed by seed."""
+        pairs = zip(self._changes(point, arm, measure), self._changes(other, arm, measure), strict=True)
+        return describe([a - b for a, b in pairs])
+
+    def _changes(self, point: str, arm: str, measure: str) -> list[float]:
+        pairs = zip(self.values(point, arm, measure), self.values(point, self.first, measure), strict=True)
+        return [a / b - 1 if b else float("nan") for a, b in pairs]
 
     @property
     def first(self) -> str:
@@ -142,17 +154,18 @@ class Results:
                 "arm": j.arm,
                 "verdict": j.verdict.word,
                 "why": j.verdict.why,
+                "seeds_to_decide": j.verdict.seeds,
             }
             for j in self.claims
         ]
         about = {"schema": SCHEMA, "study": s.name, "title": s.title, "source": s.source, "version": __version__}
         how = {
             "quick": self.quick,
-            "measured": self.measured,
             "seeds": self.seeds,
             "repeats": s.repeats.word,
             "first_repeat": s.repeats.first,
             "first": self.first,
+            "of_paper": s.of_paper,
             "left_out": self.left_out,
         }
         named = {m.name: {"words": m.words, "lower": m.lower, "digits": m.digits, "shown": m.shown} for m in s.measures}
@@ -179,7 +192,7 @@ class Results:
         try:
             return claim.test(self, arm)
         except NotRun as e:
-            return Verdict(OPEN, str(e))
+            return Verdict(UNTESTED, str(e))
 
     def _must_be_known(self, value: float, what: str) -> None:
         """A verdict rests on nothing undefined, and not on one seed."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds_studies.kept import RUNS, Kept, finished_beside, nameless
+from grandrounds_studies.digest import nameless
+from grandrounds_studies.kept import RUNS, Kept, finished_beside
 from grandrounds_studies.machine import machine
 from grandrounds_studies.results import Reading, Results
 from grandrounds_studies.study import Cell, Study
@@ -28,15 +29,20 @@ def nobody(text: str, ended: int, total: int) -> None:
     """Nobody waits."""
 
 
-def conduct_study(study: Study, out: Path, *, seeds: int, jobs: int, quick: bool, progress: Said = nobody) -> Results:
+def conduct_study(
+    study: Study, out: Path, *, seeds: int | None, jobs: int, quick: bool, progress: Said = nobody
+) -> Results:
     """Run what is not done yet, and give the numbers of all; `progress` hears of each run as it ends.
+
+    Without a number of seeds it is the study's own, or as many as all of its runs have readings of, if that is more.
 
     A point whose data are not on this machine, or that asks for a GPU which is not, is left out, with the reason; without
     any point left that is an error.
     """
     kept = Kept.read(out)
+    if seeds is None:
+        seeds = max(study.seeds, kept.seeds(study))
     plans = {cell: study.plan(cell) for cell in study.cells(seeds)}
-    kept.refuse_more([cell.name for cell, plan in plans.items() if kept.reading(study, cell, plan) is None])
     read_beside(study, {cell.name: plan for cell, plan in plans.items()}, kept)
     wanted = [cell for cell, plan in plans.items() if kept.reading(study, cell, plan) is None]
     left_out = _without_gpu({cell: plans[cell] for cell in wanted}, out) | _without_data(study, wanted, out, progress)
@@ -49,7 +55,7 @@ def conduct_study(study: Study, out: Path, *, seeds: int, jobs: int, quick: bool
     held = {cell: reading for cell, reading in readings.items() if reading is not None}
     if not held:
         raise RunFailed(f"{study.name}: no run ended: {next(iter(failed.values()))}")
-    return Results(study, held, seeds, quick, left_out, failed, kept.measured)
+    return Results(study, held, seeds, quick, left_out, failed)
 
 
 def run_plans(
@@ -75,6 +81,7 @@ def run_plans(
 
     def broken(name: str, error: RunFailed) -> None:
         failed[name] = str(error)
+        kept.add_failed(name, str(error))
         say(name, str(error))
 
     if plans:

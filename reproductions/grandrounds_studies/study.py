@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 """Sections of an experiment, as its TOML file would have them."""
 
-HOLDS, FAILS, OPEN = "reproduced", "not reproduced", "not tested"
-UNCOUNTED = "not counted"
-"""Verdict on a claim that no run could have failed; it is shown and not counted."""
+HOLDS, FAILS, INCONCLUSIVE, UNTESTED = "reproduced", "refuted", "inconclusive", "cannot be tested"
+"""The four verdicts. Inconclusive: the interval neither confirms nor refutes the claim. Cannot be tested: data are missing, or
+no run could fail the claim; the explanation has the cause."""
 
-NOT_CLEAR = "inconclusive: "
-"""Prefix of a verdict's explanation, if the interval neither confirms nor refutes the claim."""
+MOST_SEEDS = 1000
+"""Most seeds that an inconclusive verdict asks for; one more stands for "more than"."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim in our runs, and the numbers behind it."""
+    """Verdict on a claim in our runs, and the numbers behind it.
+
+    `seeds`: of an inconclusive verdict, the number of seeds (or folds) which would decide it at the present mean and standard
+    deviation; `MOST_SEEDS` + 1 if more than that are needed.
+    """
 
     word: str
     why: str
-
-    @property
-    def unclear(self) -> bool:
-        """True if the interval neither confirms nor refutes the claim."""
-        return self.word == FAILS and self.why.startswith(NOT_CLEAR)
+    seeds: int | None = None
 
     def __str__(self) -> str:
         return f"{self.word}: {self.why}"
@@ -106,6 +106,11 @@ class Claim:
     where: str
     of: tuple[str, ...]
     test: Callable[[Results, str], Verdict]
+
+    @property
+    def ours(self) -> bool:
+        """True for our own question, goal or threshold, which is no claim of a paper."""
+        return self.where.startswith("our ")
 
 
 @dataclass(frozen=True)
@@ -167,9 +172,19 @@ class Study:
     """Data of a run that its figures need besides the measures, as plain values."""
     seeds: int = 5
     repeats: Repeats = SEEDS
+    withheld: str = ""  # why readings of its runs are passed on without what `keeps` gives; "": they are passed on whole
     brief: bool = False  # its runs take less than a second: they are made one after another, in one process
     timed: bool = False  # it measures seconds or memory: its runs are its own, and no other study's are read for it
     headline: Headline | None = None  # None: the first published figure of an arm that is not the first
+
+    @property
+    def system(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def of_paper(self) -> bool:
+        """True for a study of a paper's figures or claims; False for one of our own questions alone."""
+        return bool(self.published) or any(not c.ours for c in self.claims)
 
     def small(self) -> Study:
         """The quick version: for tests and a first look, not for a verdict on the paper."""
@@ -182,6 +197,11 @@ class Study:
     def without(self, left_out: Sequence[str]) -> Study:
         """The study without these points."""
         return replace(self, points=tuple(p for p in self.points if p.label not in left_out))
+
+    def only(self, places: Sequence[tuple[str, str]]) -> Study:
+        """The study with these arms at these points, (point, arm), and no others."""
+        arms = {point: tuple(arm for p, arm in places if p == point) for point, _ in places}
+        return replace(self, points=tuple(replace(p, arms=arms[p.label]) for p in self.points if p.label in arms))
 
     def cells(self, seeds: int) -> Iterator[Cell]:
         """Every run it takes."""

@@ -1,7 +1,8 @@
 """Count verdicts. A claim that several reproductions or arms test counts once.
 
 A paper's claim is judged by the arms in the paper's own form ("as printed", if there are any), never by our variants.
-Our own question is judged by all arms that it concerns.
+Our own question is judged by all arms that it concerns. It is reproduced only if it is in all of them, refuted if it is in
+any, else inconclusive if it is in any.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, OPEN, UNCOUNTED
+from grandrounds_studies.study import FAILS, HOLDS, INCONCLUSIVE, UNTESTED
 
-PARTLY = "partly reproduced"
 _PRINTED = "as printed"
 _BUILT = ("as built here", "by grid")
 """Labels of arms that are our variants, not the paper's."""
@@ -27,11 +27,13 @@ class Told:
     arm: str
     verdict: str
     why: str
+    seeds: int | None = None  # that would decide it, of an inconclusive one
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Told:
         """Read an entry of a results.json."""
-        return cls(*(str(values[key]) for key in ("claim", "where", "arm", "verdict", "why")))
+        claim, where, arm, verdict, why = (str(values[key]) for key in ("claim", "where", "arm", "verdict", "why"))
+        return cls(claim, where, arm, verdict, why, values["seeds_to_decide"])
 
 
 @dataclass(frozen=True)
@@ -49,38 +51,52 @@ class Answer:
         return self.where.startswith("our ")
 
     @property
-    def unclear(self) -> bool:
-        """True if intervals neither confirm nor refute it: they include zero, or the end of the claimed margin."""
-        return self.verdict == FAILS and all(t.why.startswith(NOT_CLEAR) for t in self.told if t.verdict == FAILS)
+    def deciding(self) -> Told:
+        """The arm whose verdict is the claim's: the first with that word."""
+        return next(t for t in self.told if t.verdict == self.verdict)
+
+    @property
+    def seeds(self) -> int | None:
+        """The number of seeds that would decide an inconclusive claim: that of its most demanding arm."""
+        needs = [t.seeds for t in self.told if t.verdict == INCONCLUSIVE and t.seeds is not None]
+        return max(needs, default=None) if self.verdict == INCONCLUSIVE else None
+
+    @property
+    def why(self) -> str:
+        """The numbers of the deciding arm, and in how many of the tested arms the claim is reproduced where they differ."""
+        first, tested = self.deciding, [t for t in self.told if t.verdict != UNTESTED]
+        words = first.why if len(self.told) == 1 else f"{first.arm}: {first.why}"
+        if len({t.verdict for t in tested}) < 2:
+            return words
+        return f"{words}; in {sum(t.verdict == HOLDS for t in tested)} of {len(tested)} settings reproduced"
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of claims by verdict. `unclear` are among `fails`, `open` were not tested, `uncounted` could not have failed."""
+    """Counts of claims by verdict."""
 
-    tested: int
-    holds: int
-    partly: int
-    fails: int
-    unclear: int
-    open: int
-    uncounted: int = 0
+    reproduced: int = 0
+    refuted: int = 0
+    inconclusive: int = 0
+    untested: int = 0
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Tally:
-        found = list(answers)
-        words = [a.verdict for a in found]
-        holds, partly, fails, left = (words.count(w) for w in (HOLDS, PARTLY, FAILS, OPEN))
-        sure = words.count(UNCOUNTED)
-        return cls(len(words) - left - sure, holds, partly, fails, sum(a.unclear for a in found), left, sure)
+        words = [a.verdict for a in answers]
+        return cls(*(words.count(w) for w in (HOLDS, FAILS, INCONCLUSIVE, UNTESTED)))
+
+    @property
+    def all(self) -> int:
+        return self.reproduced + self.refuted + self.inconclusive + self.untested
+
+    @property
+    def tested(self) -> int:
+        return self.all - self.untested
 
     def __str__(self) -> str:
-        near = f" ({self.unclear} of these inconclusive)" if self.unclear else ""
-        later = f"; {self.open} not tested" if self.open else ""
-        later += f"; {self.uncounted} not counted, which could not fail" if self.uncounted else ""
         return (
-            f"{self.tested} tested: {self.holds} reproduced, {self.partly} partly reproduced, {self.fails} not "
-            f"reproduced{near}{later}"
+            f"{self.reproduced} reproduced, {self.refuted} refuted, {self.inconclusive} inconclusive, "
+            f"{self.untested} cannot be tested"
         )
 
 
@@ -95,9 +111,8 @@ def answers(told: Iterable[Told]) -> list[Answer]:
 def _answer(told: Sequence[Told]) -> Answer:
     first = told[0]
     rest = tuple(told) if first.where.startswith("our ") else papers(told)
-    words = {t.verdict for t in rest} - {OPEN, UNCOUNTED}
-    none = UNCOUNTED if any(t.verdict == UNCOUNTED for t in rest) else OPEN
-    verdict = none if not words else words.pop() if len(words) == 1 else PARTLY
+    words = {t.verdict for t in rest}
+    verdict = next((w for w in (FAILS, INCONCLUSIVE, HOLDS) if w in words), UNTESTED)
     return Answer(first.claim, first.where, verdict, rest)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grandrounds_studies.results import MEASURED
-from grandrounds_studies.study import FAILS, NOT_CLEAR, OPEN
+from grandrounds_studies.study import FAILS, HOLDS, INCONCLUSIVE, MOST_SEEDS, UNTESTED
 
-INCONCLUSIVE = "inconclusive"
-"""Shown verdict on a claim that the interval neither confirms nor refutes; it counts as not reproduced."""
+VERDICTS = (HOLDS, FAILS, INCONCLUSIVE, UNTESTED)
 
 QUICK = (
     "QUICK VERSION: fewer rounds, seeds, points or arms than the full reproduction. These are not its results, and the "
@@ -17,16 +15,15 @@ QUICK = (
 )
 
 
-def measured_words(values: Mapping[str, Any]) -> str:
-    """Return a note if the figures were measured with another version; else an empty text."""
-    if values["measured"] == MEASURED:
-        return ""
-    return f"Measured with {values['measured']}: stored readings. Runs of this version give other numbers."
-
-
 def repeats_words(values: Mapping[str, Any]) -> str:
     """Return the number of repetitions: "5 seeds", "1 fold"."""
     return f"{values['seeds']} {values['repeats']}{'' if values['seeds'] == 1 else 's'}"
+
+
+def repeats_range(values: Mapping[str, Any]) -> str:
+    """Return the repetitions by number: "seeds 0 to 4", "folds 0 to 4"."""
+    first = int(values["first_repeat"])
+    return f"{values['repeats']}s {first} to {first + values['seeds'] - 1}"
 
 
 def shown_figures(values: Mapping[str, Any], point: str) -> list[Mapping[str, Any]]:
@@ -40,25 +37,31 @@ def shown_claims(values: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], st
     A quick version runs few points and arms, and lists only claims that were tested of some arm; results.json has all of them.
     """
     claims = list(values["claims"])
-    tested = {c["claim"] for c in claims if c["verdict"] != OPEN or not values["quick"]}
+    tested = {c["claim"] for c in claims if c["verdict"] != UNTESTED or not values["quick"]}
     others = [c for c in claims if c["claim"] not in tested]
     if not others:
         return claims, ""
     count = len({c["claim"] for c in others})
-    said = f"{count} claim{' is' if count == 1 else 's are'} {OPEN}: {others[0]['why']}{', and so on' if count > 1 else ''}"
+    said = f"{count} claim{'' if count == 1 else 's'} {UNTESTED} here: {others[0]['why']}{', and so on' if count > 1 else ''}"
     return [c for c in claims if c["claim"] in tested], f"{said} (results.json has the cause of each)"
 
 
-def shown_verdict(claim: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the verdict that people read, and its numbers.
+def seeds_words(seeds: int | None, repeat: str) -> str:
+    """Return the number of seeds that would decide an inconclusive claim, as a sentence; "" if there is no such number."""
+    if seeds is None:
+        return ""
+    count = f"more than {MOST_SEEDS:,}" if seeds > MOST_SEEDS else f"{seeds:,}"
+    return f"{count} {repeat}s would decide"
+
+
+def why_words(claim: Mapping[str, Any], repeat: str) -> str:
+    """Return the numbers behind a verdict, and how many seeds would decide an inconclusive one.
 
     Args:
         claim: An entry of `claims` in results.json.
+        repeat: The word for a repetition: "seed" or "fold".
     """
-    word, why = str(claim["verdict"]), str(claim["why"])
-    if word == FAILS and why.startswith(NOT_CLEAR):
-        return INCONCLUSIVE, why.removeprefix(NOT_CLEAR)
-    return word, why
+    return "; ".join(filter(None, (str(claim["why"]), seeds_words(claim["seeds_to_decide"], repeat))))
 
 
 def cell_words(figure: Mapping[str, Any], digits: int) -> str:

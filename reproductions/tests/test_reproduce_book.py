@@ -1,4 +1,4 @@
-"""The reproduction report: results pages, reproductions in one line, and all of them at once."""
+"""The reproduction report: counts, reproductions in one line, all of them at once, and one report for a paper."""
 
 from __future__ import annotations
 
@@ -10,33 +10,21 @@ from types import SimpleNamespace
 
 import pytest
 from tests.command import rounds
+from tests.report.test_page import Page
 
 import grandrounds_studies as package
 from grandrounds.core.errors import BadInput
 from grandrounds_studies import claims, studies
-from grandrounds_studies.book import load_book, tallies
+from grandrounds_studies.book import load_book, tallies, waiting
+from grandrounds_studies.kept import NOT_MEASURED
 from grandrounds_studies.lines import headline, line_of, what
 from grandrounds_studies.machine import gpus, machine_words, machines
 from grandrounds_studies.measures import ACCURACY, MAJORITY
 from grandrounds_studies.results import Reading, Results
 from grandrounds_studies.study import Arm, Cell, Claim, Headline, Measure, Point, Quick, Study, Verdict
 from grandrounds_studies.tally import Tally, Told, answers
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture(scope="module")
-def docs():
-    """The scripts of docs/."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
-        import book
-        import book_pages
-
-        yield SimpleNamespace(book=book, pages=book_pages)
-
-
-# What a page says
+from grandrounds_studies.wording import VERDICTS
+from grandrounds_studies.written import write_paper, write_results
 
 
 def made(name: str, *arms: str, points: tuple[str, ...] = ("alpha 1",), **more) -> Study:
@@ -49,143 +37,6 @@ def made(name: str, *arms: str, points: tuple[str, ...] = ("alpha 1",), **more) 
     )  # fmt: skip
 
 
-PAGE = """# Results
-
-Written on 1 May 2026 by nobody.
-
-## How they were run
-
-All of it on a machine with 4 cores,
-on 2 May 2026.
-
-## The table
-
-<!-- about one -->
-
-`rounds reproduce sys/one`: 1,020 runs, seeds 0 to 9. Source: a paper, Table 1.
-
-<!-- end -->
-
-<!-- figures one -->
-
-**alpha 1**
-
-|  | accuracy | drift |
-|---|---:|---:|
-| FedAvg: ours | 0.900 ± 0.010 | 1.000 ± 0.100 |
-| new (x, y): published | 0.99 | – |
-| new (x, y): ours | 0.950 ± 0.020 | undefined |
-
-**alpha 2**
-
-|  | FedAvg | new (x, y) |
-|---|---:|---:|
-| accuracy | 0.800 ± 0.010 | 0.700 ± 0.020 |
-| drift | 2.000 ± 0.100 | 3.000 |
-
-<!-- end -->
-
-<!-- across one mb -->
-
-| MB sent | FedAvg | new (x, y) |
-|---|---:|---:|
-| alpha 1 | 5.0 | 6.0 ± 0.1 |
-
-<!-- end -->
-
-<!-- verdicts one -->
-
-- “it is better (read as: clearly)” (sec. 1, Fig. 2)
-    - new (x, y): **inconclusive**: accuracy: 0.9 -> 0.95
-    - FedAvg: **reproduced**: by itself
-- “it costs “little”” (our question)
-    - new (x, y): **not tested**: it was not run
-
-A remark that is no claim.
-
-<!-- end -->
-
-## The table
-
-<!-- about 4.2 -->
-
-`rounds reproduce sys/4.2`: 8 runs, folds 0 to 3. Source: our own.
-Run on: 8 runs: a processor, 2 cores.
-
-<!-- end -->
-
-<!-- figures 4.2 -->
-
-| alone | accuracy | drift |
-|---|---:|---:|
-| alpha 1 | 0.500 | 1.000 |
-| alpha 2 | 0.600 | 2.000 |
-
-<!-- end -->
-"""
-
-
-@pytest.fixture
-def known() -> dict[str, Study]:
-    both = ("alpha 1", "alpha 2")
-    one = made("sys/one", "FedAvg", "new (x, y)", points=both, published={("alpha 1", "new (x, y)"): {"acc": 0.99}})
-    return {
-        "sys/one": one,
-        "sys/4.2": made("sys/4.2", "alone", points=both, headline=Headline("alpha 2", "alone", "drift")),
-    }
-
-
-def test_a_page_is_read_as_it_was_written(docs, known):
-    one, two = docs.pages.entries("sys", PAGE, known)
-    assert (one.study, one.command, one.runs, one.repeats) == (
-        "sys/one",
-        "rounds reproduce sys/one",
-        1020,
-        "seeds 0 to 9",
-    )
-    assert one.ran == "All of it on a machine with 4 cores, on 2 May 2026."
-    assert two.ran == "8 runs: a processor, 2 cores", "what a study says of itself comes first"
-    assert (one.section, two.section) == ("sys.md#the-table", "sys.md#the-table_1")
-    assert (one.figure.what, one.figure.published, one.figure.ours) == ("accuracy, new", 0.99, "0.950 ± 0.020")
-    assert (two.runs, two.repeats, two.figure.ours, two.figure.published) == (8, "folds 0 to 3", "2.000", None)
-    at = "sec. 1, Fig. 2"
-    assert one.told == (
-        Told("it is better (read as: clearly)", at, "new (x, y)", "not reproduced", "inconclusive: accuracy: 0.9 -> 0.95"),
-        Told("it is better (read as: clearly)", at, "FedAvg", "reproduced", "by itself"),
-        Told("it costs “little”", "our question", "new (x, y)", "not tested", "it was not run"),
-    )
-    line = one.line(known["sys/one"])
-    assert (line.verdict, line.holds, line.tested) == ("partly reproduced", 0, 1)
-
-
-def test_tables_are_read_whichever_way_they_lie(docs, known):
-    ours = docs.pages.read("sys", PAGE, known)["sys/one"].ours
-    assert ours["alpha 1", "new (x, y)", "drift"] == "undefined"
-    assert (
-        ours["alpha 2", "new (x, y)", "drift"] == "3.000" and ours["alpha 2", "FedAvg", "accuracy"] == "0.800 ± 0.010"
-    )
-    assert ours["alpha 1", "new (x, y)", "MB sent"] == "6.0 ± 0.1"
-    assert len(ours) == 10, "two tables of four figures, one of two; what is published is not ours"
-
-
-def test_a_study_that_nobody_knows_is_refused(docs, known):
-    with pytest.raises(SystemExit, match="sys.md has sys/4.2, which is no study"):
-        docs.pages.entries("sys", PAGE, {"sys/one": known["sys/one"]})
-
-
-def test_the_book_and_its_page_say_what_the_pages_say(docs, capsys):
-    assert docs.book.main("--check") == 0, capsys.readouterr().err
-    assert [e.study for e in docs.book.written()] == list(load_book())
-
-
-def test_a_change_of_a_page_is_noticed(docs, tmp_path, monkeypatch, capsys):
-    index = tmp_path / "index.md"
-    index.write_text(docs.book.INDEX.read_text().replace("**not reproduced**", "**reproduced**", 1))
-    monkeypatch.setattr(docs.book, "INDEX", index)
-    assert docs.book.main("--check") == 1 and "index.md differs from docs/results" in capsys.readouterr().err
-    assert docs.book.main("--write") == 0 and docs.book.main("--check") == 0
-
-
 # Counting
 
 
@@ -196,32 +47,39 @@ def told(claim: str, where: str, **verdicts: str) -> list[Told]:
 def test_a_papers_claim_is_counted_once_and_of_its_own_form():
     found = answers(
         [
-            *told("a", "sec. 1", new_as_printed="not reproduced", new_as_built_here="reproduced"),
-            *told("b", "sec. 1", one="reproduced", two="not reproduced", one_by_grid="not tested"),
-            *told("c", "Fig. 1", one="not tested", two="reproduced"),
-            *told("d", "our question", new_as_printed="not reproduced", new_as_built_here="reproduced"),
-            *told("a", "abstract", new_as_printed="not reproduced"),
-            *told("e", "Fig. 2", one="not tested"),
+            *told("a", "sec. 1", new_as_printed="refuted", new_as_built_here="reproduced"),
+            *told("b", "sec. 1", one="reproduced", two="refuted", one_by_grid="cannot be tested"),
+            *told("c", "Fig. 1", one="cannot be tested", two="reproduced"),
+            *told("d", "our question", new_as_printed="refuted", new_as_built_here="reproduced"),
+            *told("a", "abstract", new_as_printed="refuted"),
+            *told("e", "Fig. 2", one="cannot be tested"),
+            *told("f", "Fig. 2", one="inconclusive", two="reproduced"),
+            *told("g", "Fig. 2", one="inconclusive", two="refuted"),
         ]
     )
-    verdicts = {a.claim: a.verdict for a in found}
-    assert verdicts == {
-        "a": "not reproduced",
-        "b": "partly reproduced",
+    assert {a.claim: a.verdict for a in found} == {
+        "a": "refuted",
+        "b": "refuted",
         "c": "reproduced",
-        "d": "partly reproduced",
-        "e": "not tested",
+        "d": "refuted",
+        "e": "cannot be tested",
+        "f": "inconclusive",
+        "g": "refuted",
     }
     assert [a.claim for a in found if a.ours] == ["d"]
-    assert Tally.of(a for a in found if not a.ours) == Tally(tested=3, holds=1, partly=1, fails=1, unclear=0, open=1)
+    papers = Tally.of(a for a in found if not a.ours)
+    assert papers == Tally(reproduced=1, refuted=3, inconclusive=1, untested=1)
+    assert str(papers) == "1 reproduced, 3 refuted, 1 inconclusive, 1 cannot be tested"
+    assert (papers.all, papers.tested) == (6, 5)
 
 
-def test_what_only_the_interval_does_not_say_is_counted_apart():
-    near = Told("a", "sec. 1", "x", "not reproduced", "inconclusive: accuracy 0.9 -> 0.91")
-    far = replace(near, arm="y", why="not clearly better: accuracy 0.9 -> 0.8")
-    assert Tally.of(answers([near])).unclear == 1 and Tally.of(answers([near, far])).unclear == 0
-    counted = "1 tested: 0 reproduced, 0 partly reproduced, 1 not reproduced (1 of these inconclusive)"
-    assert str(Tally.of(answers([near]))) == counted
+def test_a_claim_of_several_arms_says_in_how_many_and_takes_the_most_seeds():
+    one = Told("a", "sec. 1", "x", "inconclusive", "+0.01", 12)
+    (answer,) = answers([one, replace(one, arm="y", verdict="reproduced", seeds=None), replace(one, arm="z", seeds=40)])
+    assert (answer.verdict, answer.seeds) == ("inconclusive", 40)
+    assert answer.why == "x: +0.01; in 1 of 3 settings reproduced"
+    (same,) = answers([one, replace(one, arm="y")])
+    assert same.why == "x: +0.01"
 
 
 # One line
@@ -250,14 +108,14 @@ def numbered(study: Study, **arms: tuple[float, float]) -> Results:
 
 def test_the_headline_is_the_first_published_figure_of_another_arm_than_the_first():
     says = (
-        Claim("first", "sec. 1", ("new",), lambda found, arm: Verdict("not tested", "later")),
+        Claim("first", "sec. 1", ("new",), lambda found, arm: Verdict("cannot be tested", "later")),
         Claim("second", "sec. 1", ("new",), lambda found, arm: Verdict("reproduced", "it does")),
     )
     figures = {("alpha 1", "old"): {"acc": 0.8}, ("alpha 1", "new"): {"acc": 0.99}}
     study = replace(made("sys/one", "old", "new", published=figures), claims=says)
     line = line_of(study, numbered(study, old=(0.7, 0.7), new=(0.8, 1.0)).to_dict())
     assert (line.what, line.published, line.ours) == ("accuracy, new", 0.99, "0.900"), "two runs have no interval"
-    assert (line.verdict, line.claim, line.holds, line.tested) == ("reproduced", "second", 1, 1)
+    assert (line.verdict, line.claim, line.reproduced, line.tested) == ("reproduced", "second", 1, 1)
 
 
 def test_a_quick_version_without_the_headlines_point_shows_another_point_and_no_published_figure_of_it():
@@ -270,14 +128,14 @@ def test_a_quick_version_without_the_headlines_point_shows_another_point_and_no_
 
 def test_a_quick_version_without_the_papers_form_is_judged_by_the_arm_that_was_run():
     def judged(found: Results, arm: str) -> Verdict:
-        return Verdict("not tested", "not run") if "printed" in arm else Verdict("reproduced", "it does")
+        return Verdict("cannot be tested", "not run") if "printed" in arm else Verdict("reproduced", "it does")
 
     claim = Claim("it is better", "sec. 1", ("new", "new as printed"), judged)
     study = made("sys/one", "old", "newer", "new", headline=Headline("alpha 1", "new as printed", "acc"))
     results = numbered(replace(study, claims=(claim,)), old=(0.7, 0.7), newer=(0.8, 0.8), new=(0.9, 0.9))
     full, quick = (line_of(study, replace(results, quick=q).to_dict()) for q in (False, True))
     assert (quick.verdict, quick.tested, quick.what) == ("reproduced", 1, "accuracy, new")
-    assert (full.verdict, full.tested) == ("not tested", 0)
+    assert (full.verdict, full.tested) == ("cannot be tested", 0)
 
 
 # The list
@@ -289,17 +147,28 @@ def test_the_list_has_one_line_for_every_study():
     names = [line.split()[0] for line in listed.stdout.split("\n\n")[0].splitlines()[1:]]
     assert names == list(studies())
     papers, ours = tallies(load_book().values())
-    assert f"claims of papers, {papers}" in listed.stdout and f"questions of our own, {ours}" in listed.stdout
-    line = next(line for line in listed.stdout.splitlines() if line.startswith("sse-agg/table-2 "))
-    assert line.split("  ")[-1].strip() == "not reproduced (0 of 3)" and " 0.5154 " in line and "0.604 ± 0.028" in line
+    wait = waiting(studies().values(), load_book())
+    assert f"{papers.all} claims of papers: {papers}" in listed.stdout
+    assert f"{ours.all} questions of our own: {ours}" in listed.stdout
+    assert wait == 0 or f"{wait} wait for a study to be measured" in listed.stdout
+    for name in names:
+        line = next(line for line in listed.stdout.splitlines() if line.startswith(f"{name} "))
+        assert (NOT_MEASURED in line) == (name not in load_book())
+    line = next(line for line in listed.stdout.splitlines() if line.startswith("flamby/heart "))
+    assert load_book()["flamby/heart"].figure.ours in line
 
 
 def test_the_list_of_a_system_as_data():
-    held = json.loads(rounds("reproduce", "--list", "veil", "--json").stdout)
-    assert [s["study"] for s in held["studies"]] == [n for n in studies() if n.startswith("veil/")]
-    first = held["studies"][0]
-    assert (first["published"], first["ours"], first["verdict"]) == (0.835, "0.809 ± 0.010", "not reproduced")
-    assert held["claims"]["papers"]["tested"] == 13 and held["claims"]["papers"]["holds"] == 4
+    held = json.loads(rounds("reproduce", "--list", "flamby", "--json").stdout)
+    assert [s["study"] for s in held["studies"]] == [n for n in studies() if n.startswith("flamby/")]
+    first, entry = held["studies"][0], load_book()["flamby/heart"]
+    assert (first["published"], first["ours"]) == (entry.figure.published, entry.figure.ours)
+    assert first["verdict"] in VERDICTS
+    papers = tallies([e for e in load_book().values() if e.system == "flamby"])[0]
+    assert {k: held["claims"]["papers"][k] for k in ("reproduced", "refuted")} == {
+        "reproduced": papers.reproduced,
+        "refuted": papers.refuted,
+    }
 
 
 @pytest.mark.parametrize(
@@ -311,6 +180,8 @@ def test_the_list_of_a_system_as_data():
         (("--list", "veil/table-1"), "'veil/table-1' is one study: --list and --all take systems"),
         (("--all", "--quick", "sse-agg/fig-1"), "'sse-agg/fig-1' is one study"),
         (("--all", "veill"), "no system 'veill'; did you mean 'veil'"),
+        (("flamby/heart", "--import", "f", "--jobs", "2"), "--import adds readings and runs nothing: leave out --jobs"),
+        (("--import", "f"), "--import needs the name of the study that the readings are of, or --all"),
         (("--all", "--plans", "p.json"), "--plans is of one study: leave out --all and name it"),
         (("sse-agg/fig-1", "sse-agg/fig-2"), "one study at a time, not 2: --all runs every study"),
     ],
@@ -381,7 +252,9 @@ def test_one_that_fails_or_cannot_be_run_does_not_stop_the_others(four):
     assert sound.endswith("  reproduced")
     assert "not run: it asks for a GPU, and this machine has none that torch can use" in gpu
     assert "4 studies in 0 min" in done.stdout and "1 ran, 2 not run here, 1 with a run that failed" in done.stdout
-    assert "QUICK VERSION" in done.stdout and "reports: runs/reproduce/*/*-quick/report.html" in done.stdout
+    assert "QUICK VERSION" in done.stdout and "report: runs/reproduce/tiny/report-quick.html" in done.stdout
+    paper = Page((four / "runs/reproduce/tiny/report-quick.html").read_text())
+    assert "tiny/away was not run" in paper.text and "it learns" in paper.text and "reproduced" in paper.text
     assert (four / "runs/reproduce/tiny/sound-quick/report.html").exists()
     held = json.loads((four / "runs/reproduce/tiny/sound-quick/results.json").read_text())
     (machine,) = held["machines"]
@@ -406,6 +279,54 @@ def test_what_is_done_is_not_run_again(four, monkeypatch):
     again = rounds("reproduce", "--all", "tiny", "--seeds", "1", "--out", "all", "--json", cwd=four)
     one, two = (json.loads(text.stdout)["studies"] for text in (first, again))
     assert one == two and not list(run.iterdir()), "the reading is enough"
+    monkeypatch.chdir(four)
+    report = package.reproduce_paper("tiny", seeds=1, out="all")
+    assert report == Path("all/tiny/report.html") and "it learns" in Page(report.read_text()).text
+    assert not list(run.iterdir())
+    with pytest.raises(BadInput, match="no system 'small'"):
+        package.reproduce_paper("small")
+
+
+# One report of a paper
+
+
+def test_a_paper_has_one_report_of_its_claims_figures_and_readings_and_of_what_else_was_tried(tmp_path):
+    claim = Claim("it is <better>", "sec. 1", ("new as printed", "new as built here"), claims.better("acc", "alpha 1"))
+    ours = Claim("it is cheap", "our question", ("new as built here",), claims.better("acc", "alpha 1"))
+    one = replace(
+        made(
+            "sys/table-1",
+            *("old", "new as printed", "new as built here"),
+            published={("alpha 1", "new as printed"): {"acc": 0.99}},
+            settled=("Epochs are not given: five.",),
+            remarks=("Printed in percent.",),
+        ),
+        claims=(claim,),
+    )
+    two = replace(made("sys/goals", "old", "new as built here"), claims=(ours,))
+    for study in (one, two):
+        readings = {
+            Cell("alpha 1", arm.label, i): Reading({"acc": 0.7 + k * 0.1 + i * 0.01, "drift": 0.0, "mb": 0.0})
+            for k, arm in enumerate(study.arms)
+            for i in range(3)
+        }
+        write_results(Results(study, readings, seeds=3), _folder(tmp_path / study.name))
+    path = write_paper("sys", (one, two, made("sys/fig-1", "old")), tmp_path, quick=False)
+    assert path == tmp_path / "sys" / "report.html"
+    page = Page(path.read_text())
+    assert page.headings[:3] == ["sys: the paper's claims and figures, and ours", "The paper's claims", "Figures of the paper"]
+    assert page.headings[3:] == ["table-1: A title", "What else was tried", "goals: A title"]
+    row = next(r for r in page.rows if r[:2] == ["it is <better>", "reproduced"])
+    assert "0.710 -> 0.810 against old" in row[2]
+    assert next(r for r in page.rows if r[0] == "new as printed")[:2] == ["new as printed", "0.99 → 0.810 ± 0.025"]
+    for words in ("Epochs are not given: five.", "Printed in percent.", "sys/fig-1 was not run"):
+        assert words in page.text
+    assert {a for a in page.addresses if not a.startswith("#")} == {"table-1/report.html", "goals/report.html"}
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
 
 
 # Machines
@@ -414,11 +335,12 @@ def test_what_is_done_is_not_run_again(four, monkeypatch):
 def test_machines_are_told_apart_and_one_that_is_not_recorded_is_said_to_be():
     here = {"processor": "a CPU", "cores": 2, "device": "auto", "gpus": [], "python": "3.11.9", "torch": None}
     there = here | {"cores": 16, "device": "cuda", "gpus": ["NVIDIA H200"], "torch": "2.11.0"}
+    there |= {"version": "0.2.0", "date": "2026-11-19"}
     found = machines([here, there, here, {}])
     assert [one["runs"] for one in found] == [2, 1, 1]
     assert machine_words(found) == (
         "2 runs: a CPU, 2 cores, Python 3.11.9; 1 run: a CPU, 16 cores, NVIDIA H200 (engine.device cuda), "
-        "Python 3.11.9, torch 2.11.0; 1 run: machine not recorded"
+        "Python 3.11.9, torch 2.11.0, Grand Rounds 0.2.0, 2026-11-19; 1 run: machine not recorded"
     )
 
 

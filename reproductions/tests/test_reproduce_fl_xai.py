@@ -47,8 +47,7 @@ from grandrounds_studies.fl_xai.tasks import MULTI, SINGLE, TASKS, TEN
 from grandrounds_studies.fl_xai.tasks import OTHERS as KIND_SITES
 from grandrounds_studies.kept import digest
 from grandrounds_studies.results import NotRun, Reading, Results
-from grandrounds_studies.study import FAILS, HOLDS, UNCOUNTED, Arm, Cell, Study
-from grandrounds_studies.tally import PARTLY
+from grandrounds_studies.study import FAILS, HOLDS, INCONCLUSIVE, UNTESTED, Arm, Cell, Study
 from grandrounds_studies.xfed.photos import CIFAR
 
 NAMES = (*(f"fl-xai/4.{k}" for k in range(3, 13)), "fl-xai/steps")
@@ -235,11 +234,11 @@ def test_fedadam_is_far_below_by_ten_points_and_not_by_five():
     says = "FedAdam and FedYogi are far below"
     assert [judged(results, says, a) for a in (ADAM, YOGI, OUR_ADAM)] == [HOLDS, FAILS, FAILS]
     assert judged(results, "FedOpt is similar", FEDOPT) == HOLDS
-    assert judged(results, "accuracy of .74 in round 10", FEDAVG) == UNCOUNTED
+    assert judged(results, "accuracy of .74 in round 10", FEDAVG) == UNTESTED
     assert judged(results, "a server optimiser is clearly more", OUR_ADAM) == HOLDS
     wide = found(STRATEGIES, {FEDAVG.label: {"accuracy": [0.6, 0.6]}, ADAM.label: {"accuracy": [0.1, 0.55]}})
     told = claims.apart("accuracy", SHORT, to=FEDAVG.label, by=0.1)(wide, ADAM.label)
-    assert told.word == FAILS and told.why.startswith("inconclusive")
+    assert told.word == INCONCLUSIVE
 
 
 def test_a_claim_is_tested_at_every_training_length_and_the_verdict_names_those_that_reproduce_it():
@@ -254,14 +253,14 @@ def test_a_claim_is_tested_at_every_training_length_and_the_verdict_names_those_
     (claim,) = [c for c in STRATEGIES.claims if c.says.startswith("FedAdam and FedYogi are far below")]
     results = Results(STRATEGIES, readings, 2)
     adam = claim.test(results, ADAM.label)
-    assert adam.word == PARTLY
-    assert adam.why.startswith("reproduced with 1 local epoch and 2 local epochs, not reproduced with 5 local epochs; ")
+    assert adam.word == HOLDS
+    assert adam.why.startswith("reproduced with 1 local epoch and 2 local epochs, refuted with 5 local epochs; ")
     assert claim.test(results, YOGI.label).word == FAILS
     with pytest.raises(NotRun):
         claim.test(results, OUR_ADAM.label)
     short = STRATEGIES.without(LENGTHS[1:])
     only = claim.test(Results(short, readings, 2), ADAM.label)
-    assert only.word == HOLDS and only.why.endswith("(not tested: 2 local epochs, 5 local epochs)")
+    assert only.word == HOLDS and only.why.endswith("(not run: 2 local epochs, 5 local epochs)")
 
 
 def test_a_claim_is_inconclusive_where_every_training_length_is():
@@ -270,11 +269,12 @@ def test_a_claim_is_inconclusive_where_every_training_length_is():
         Cell(length, arm, i): Reading({"accuracy": v[i]}) for length in LENGTHS for arm, v in values.items() for i in range(2)
     }
     test = claims.at_each(LENGTHS, lambda at: claims.apart("accuracy", at, to=FEDAVG.label, by=0.1))
-    assert test(Results(STRATEGIES, readings, 2), ADAM.label).unclear
+    unclear = test(Results(STRATEGIES, readings, 2), ADAM.label)
+    assert unclear.word == INCONCLUSIVE and unclear.seeds
     equal = {Cell(LONG, ADAM.label, i): Reading({"accuracy": 0.6}) for i in range(2)}
     mixed = test(Results(STRATEGIES, readings | equal, 2), ADAM.label)
-    assert mixed.word == FAILS and not mixed.unclear
-    assert mixed.why.startswith("inconclusive with 1 local epoch and 2 local epochs, not reproduced with 5 local epochs; ")
+    assert mixed.word == INCONCLUSIVE
+    assert mixed.why.startswith("inconclusive with 1 local epoch and 2 local epochs, refuted with 5 local epochs; ")
 
 
 def test_a_sweep_falls_step_by_step_and_clearly_at_the_end():
@@ -357,7 +357,7 @@ def test_two_ways_of_evaluating_agree_within_two_points_and_static_is_less_than_
 def test_a_message_is_held_against_the_described_net():
     numbers = {FEDAVG.label: {NUMBERS.name: [62_008.0, 62_008.0], EACH.name: [2.0, 2.0]}}
     results = found(COST, numbers)
-    assert judged(results, "200 messages", FEDAVG) == UNCOUNTED
+    assert judged(results, "200 messages", FEDAVG) == UNTESTED
     assert judged(results, "339,018,640 bytes", FEDAVG) == FAILS
     assert judged(results, "a message carries the described", FEDAVG) == HOLDS
 

@@ -130,4 +130,4 @@ def test_bars_of_the_exact_fit_hold_in_every_run():
 def test_an_undefined_figure_is_not_judged():
     found = made("FedAvg", "pooled", [0.7, nan])
     claim = next(c for c in found.study.claims if c.of == ("FedAvg",) and "all test rows" in c.says)
-    assert found._verdict(claim, "FedAvg").word == "not tested"
+    assert found._verdict(claim, "FedAvg").word == "cannot be tested"

@@ -168,11 +168,11 @@ def test_an_epsilon_that_differs_is_no_free_signal():
     same = found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-10]})
     assert test(same, "ours").word == "reproduced"
     more = test(found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-6]}), "ours")
-    assert more.word == "not reproduced" and "1.0e-06 apart" in more.why
+    assert more.word == "refuted" and "1.0e-06 apart" in more.why
     besides = found(
         {"plain": [2.9] * 3, "ours": [2.9] * 3}, charged={"ours": ["models of the sites", "validation losses"]}
     )
-    assert test(besides, "ours").word == "not reproduced", "the same epsilon, but something else was released too"
+    assert test(besides, "ours").word == "refuted", "the same epsilon, but something else was released too"
 
 
 def test_a_cost_is_held_against_the_same_without_a_promise():
@@ -180,7 +180,7 @@ def test_a_cost_is_held_against_the_same_without_a_promise():
     held = found(figures, measure="auroc")
     assert costs("auroc", ["here"], to="open", by=0.021)(held, "bound").word == "reproduced"
     over = costs("auroc", ["here"], to="open", by=0.019)(held, "bound")
-    assert over.word == "not reproduced" and "-0.020" in over.why
+    assert over.word == "refuted" and "-0.020" in over.why
 
 
 # The quick study, whole

@@ -173,7 +173,7 @@ def test_a_signal_is_held_against_another_of_the_same_runs():
     word, why = said((0.9, 0.95, 1.0), (0.1, 0.2, 0.2))
     assert word == HOLDS and "ROC area of XAI accuracy 0.95, ROC area of accuracy 0.17" in why
     word, why = said((0.9, 0.1, 1.0), (0.5, 0.5, 0.5))
-    assert word != HOLDS and why.startswith("inconclusive: ")
+    assert word == "inconclusive"
     assert said((0.1, 0.2, 0.1), (0.5, 0.5, 0.5))[0] != HOLDS
 
 

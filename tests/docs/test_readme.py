@@ -51,9 +51,6 @@ def test_figures_of_readme_are_those_of_the_pages_that_measure_them():
     assert f"the {row(section, '| heart | 4 hospitals | 0 to 4')[4]} hospital-runs" in README.replace("\n", " ")
     together, alone = (row(means, "| eicu-demo")[k].split(" / ")[0] for k in (2, 3))
     assert f"log loss {together} against {alone} alone" in README
-    flipped = (ROOT / "docs" / "results" / "fedxchain.md").read_text(encoding="utf-8").split("<!-- figures robust -->")[1]
-    robust, mean, fedavg = (row(flipped, f"| {arm} |")[1].split(" ")[0] for arm in ("FedXChain robust", "uniform mean", "FedAvg"))
-    assert f"accuracy {robust} by FedXChain (robust), {mean} with a uniform mean, {fedavg} with FedAvg" in README
 
 
 def test_readme_is_short():

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 
 from grandrounds.metrics import describe
-from grandrounds_studies.claims import Test, differs, left_out, those, up, verdict
+from grandrounds_studies.claims import Test, above, below, differs, left_out, those, up, verdict
 from grandrounds_studies.fedxchain.measures import PAYLOAD, SECONDS, pearson
 from grandrounds_studies.measures import ACCURACY, MACRO_F1, MEGABYTES
 from grandrounds_studies.results import NotRun, Results
@@ -126,9 +126,7 @@ def over(measure: str, point: str, least: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         known(found, point, arm, measure)
         s = found.summary(point, arm, measure)
-        return verdict(
-            s.mean > least, _spread(found, point, arm, measure), clear=s.low > least, refuted=s.high <= least
-        )
+        return above(s, _spread(found, point, arm, measure), least)
 
     return test
 
@@ -139,7 +137,7 @@ def under(measure: str, point: str, most: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         known(found, point, arm, measure)
         s = found.summary(point, arm, measure)
-        return verdict(s.mean < most, _spread(found, point, arm, measure), clear=s.high < most, refuted=s.low >= most)
+        return below(s, _spread(found, point, arm, measure), most)
 
     return test
 

@@ -7,12 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from grandrounds.metrics import PairedTest, describe, paired_t
-from grandrounds_studies.claims import Test, differs, down, inside, signed, steps, up, verdict
+from grandrounds.metrics import PairedTest, describe
+from grandrounds_studies.claims import Test, above, differs, down, inside, signed, steps, up, verdict
 from grandrounds_studies.fedxchain.claims import known
 from grandrounds_studies.results import NotRun, Results
-from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, OPEN, UNCOUNTED, Verdict
-from grandrounds_studies.tally import PARTLY
+from grandrounds_studies.study import FAILS, HOLDS, INCONCLUSIVE, UNTESTED, Verdict
 
 
 def apart(measure: str, at: str, *, to: str, by: float) -> Test:
@@ -27,9 +26,9 @@ def apart(measure: str, at: str, *, to: str, by: float) -> Test:
 
 
 def at_each(points: Sequence[str], make: Callable[[str], Test]) -> Test:
-    """Make a test at each of these points; the verdict names the points at which the claim is reproduced.
+    """Make a test at each of these points, which differ in a setting that the paper does not state.
 
-    It is "partly reproduced" where some points reproduce it and others do not, and inconclusive where all points are.
+    The claim is reproduced if it is at one of them, refuted if it is at all, else inconclusive; the verdict names the points.
     """
 
     def test(found: Results, arm: str) -> Verdict:
@@ -42,7 +41,7 @@ def at_each(points: Sequence[str], make: Callable[[str], Test]) -> Test:
                 missing[point] = str(e)
         if not verdicts:
             raise NotRun(next(iter(missing.values())))
-        lost = f" (not tested: {', '.join(missing)})" if missing else ""
+        lost = f" (not run: {', '.join(missing)})" if missing else ""
         return _merge_verdicts(verdicts, lost)
 
     return test
@@ -50,19 +49,12 @@ def at_each(points: Sequence[str], make: Callable[[str], Test]) -> Test:
 
 def _merge_verdicts(verdicts: Mapping[str, Verdict], lost: str) -> Verdict:
     """One verdict on a claim from those at several points."""
-    told = "; ".join(f"{point}: {v.why.removeprefix(NOT_CLEAR)}" for point, v in verdicts.items()) + lost
-    words = {v.word for v in verdicts.values()} - {OPEN, UNCOUNTED}
-    if not words:
-        return Verdict(next(iter(verdicts.values())).word, told)
-    names = {
-        HOLDS: [p for p, v in verdicts.items() if v.word == HOLDS],
-        "inconclusive": [p for p, v in verdicts.items() if v.unclear],
-        FAILS: [p for p, v in verdicts.items() if v.word == FAILS and not v.unclear],
-    }
-    summary = ", ".join(f"{word} with {' and '.join(held)}" for word, held in names.items() if held)
-    if words == {FAILS}:
-        return Verdict(FAILS, f"{'' if names[FAILS] else NOT_CLEAR}{summary}; {told}")
-    return Verdict(HOLDS if words == {HOLDS} else PARTLY, f"{summary}; {told}")
+    by_word = {word: [p for p, v in verdicts.items() if v.word == word] for word in (HOLDS, INCONCLUSIVE, FAILS, UNTESTED)}
+    summary = ", ".join(f"{word} with {' and '.join(held)}" for word, held in by_word.items() if held)
+    word = next(word for word, held in by_word.items() if held)
+    told = "; ".join(f"{point}: {v.why}" for point, v in verdicts.items())
+    needs = [v.seeds for v in verdicts.values() if v.seeds is not None]
+    return Verdict(word, f"{summary}; {told}{lost}", max(needs, default=None) if word == INCONCLUSIVE else None)
 
 
 def along(measure: str, at: str, arms: Sequence[str], *, falling: bool) -> Test:
@@ -90,12 +82,7 @@ def beyond(measure: str, at: str, least: float) -> Test:
     def test(found: Results, arm: str) -> Verdict:
         s = describe(_of_seeds(found, at, arm, measure))
         m = found.study.measure(measure)
-        return verdict(
-            s.mean > least,
-            f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}",
-            clear=s.low > least,
-            refuted=s.high <= least,
-        )
+        return above(s, f"{m.words} {_interval(s.mean, s.low, s.high, m.digits)}", least)
 
     return test
 
@@ -135,7 +122,7 @@ def agree(measure: str, at: str, *, with_: str, within: float) -> Test:
 def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[PairedTest, str]:
     """The first figure less the second, seed by seed, and both as text."""
     a, b = (_of_seeds(found, at, arm, name) for name in names)
-    pair = paired_t(a, b)
+    pair = found.paired(names[0], a, b)
     told = [
         f"{m.words} {np.mean(v):.{m.digits}f}" for m, v in zip(map(found.study.measure, names), (a, b), strict=True)
     ]

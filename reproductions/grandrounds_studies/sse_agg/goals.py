@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from grandrounds_studies import charts
-from grandrounds_studies.claims import Test, all_within, changed, differs, falls, verdict
+from grandrounds_studies.claims import Test, all_within, changed, differs, down, falls, verdict
 from grandrounds_studies.measures import (
     ACCURACY,
     CONSENSUS_DRIFT,
@@ -86,13 +86,11 @@ def not_below(measure: str, points: Sequence[str]) -> Test:
 
 
 def lowers(measure: str, point: str, *, by: float) -> Test:
-    """The mean over seeds is below the first arm's mean by at least the share `by`."""
+    """The figure is below the first arm's by at least the share `by` on average over seeds."""
 
     def test(found: Results, arm: str) -> Verdict:
-        a, b = (found.summary(point, name, measure).mean for name in (found.first, arm))
         c = found.change(point, arm, measure)
-        why = f"{b / a - 1:+.1%} of the means; {changed(found, point, arm, measure, c)}"
-        return verdict(b <= (1 - by) * a, why, clear=c.high < 0, refuted=c.low > -by)
+        return down(c, changed(found, point, arm, measure, c), by=by)
 
     return test
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from grandrounds_studies import charts
 from grandrounds_studies.attack_measures import BAD_WEIGHT, CLEAN_DRIFT
-from grandrounds_studies.claims import Test, differs, verdict
+from grandrounds_studies.claims import Test, all_hold, differs, inside, verdict
 from grandrounds_studies.measures import ACCURACY, AUROC, DEPLOYED_SAM, DRIFT, MAJORITY, SAM, of_model
 from grandrounds_studies.results import Results
 from grandrounds_studies.sse_agg.setting import BASE, DIGITS, FEDAVG, OURS, PRINTED, QUICK, SYNTHETIC
@@ -54,13 +54,7 @@ def shut_out(point: str, *, weight: float, within: float) -> Test:
         held = found.summary(point, arm, BAD_WEIGHT.name).mean
         pair = found.difference(point, arm, ACCURACY.name, _WITHOUT.label)
         why = f"weight {held:.2%}; {differs(found, point, arm, ACCURACY.name, pair, to=_WITHOUT.label)}"
-        small = held < weight
-        return verdict(
-            small and pair.difference >= -within,
-            why,
-            clear=pair.low >= -within,
-            refuted=not small or pair.high < -within,
-        )
+        return all_hold([verdict(held < weight, why), inside(pair, why, low=-within)])
 
     return test
 

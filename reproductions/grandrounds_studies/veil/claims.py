@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from grandrounds.metrics import PairedTest, paired_t
 from grandrounds_studies.claims import Test, down, inside, signed, up, verdict
+from grandrounds_studies.margins import Difference
 from grandrounds_studies.measures import AUROC, ECE, MEGABYTES
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import Cell, Verdict
@@ -19,17 +19,17 @@ from grandrounds_studies.veil.setting import PRINTED
 Place = tuple[str, str]
 
 
-def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -> PairedTest:
+def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -> Difference:
     """The paired difference of one place to another."""
     if found.seeds < 2:
         raise NotRun(f"one {found.study.repeats.word} has no interval; give --seeds 2 or more")
-    pair = paired_t(found.values(*one, measure), found.values(*other, measure))
+    pair = found.paired(measure, found.values(*one, measure), found.values(*other, measure))
     if pair.difference != pair.difference:
         raise NotRun(f"{measure} of {one[1]} or {other[1]} is undefined in a run")
     return pair
 
 
-def said(found: Results, one: Place, other: Place, pair: PairedTest, measure: str = AUROC.name) -> str:
+def said(found: Results, one: Place, other: Place, pair: Difference, measure: str = AUROC.name) -> str:
     """Both means and their difference as text."""
     a, b = (found.summary(*place, measure).mean for place in (other, one))
     m = found.study.measure(measure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grandrounds_studies.claims import Test, all_of, verdict
+from grandrounds_studies.claims import Test, all_hold, all_of, down, in_settings, up, verdict
 from grandrounds_studies.measures import AUROC, ECE
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FOLDS, Claim, Headline, Quick, Study, Verdict
@@ -50,12 +50,7 @@ def dominates(point: str, others: Sequence[Place]) -> Test:
         why = f"ECE {mine[0]:.4f}, {mine[1]:.1f} kB, AUROC {mine[2]:.3f}; {words}"
         pairs = [apart(found, (point, arm), place, ECE.name) for place in held]
         heavier = any(mine[1] > k for _, k, _ in theirs.values())
-        return verdict(
-            all(mine[0] <= e for e, _, _ in theirs.values()) and not heavier,
-            why,
-            clear=all(pair.high < 0 for pair in pairs),
-            refuted=heavier or any(pair.low > 0 for pair in pairs),
-        )
+        return all_hold([verdict(not heavier, why), *(down(pair, why) for pair in pairs)])
 
     return test
 
@@ -102,7 +97,7 @@ FIGURE_1 = Study(
 
 
 def outperforms(points: Sequence[str], other: str) -> Test:
-    """At none of the points AUROC is below the other's, and clearly above at one or more."""
+    """At each of the points AUROC is clearly above the other's."""
 
     def test(found: Results, arm: str) -> Verdict:
         pairs = {p: apart(found, (p, arm), (p, other)) for p in points if p in found.points}
@@ -110,8 +105,7 @@ def outperforms(points: Sequence[str], other: str) -> Test:
             raise NotRun(f"it was not run at {' or '.join(points)}")
         worst = min(pairs, key=lambda p: pairs[p].difference)
         why = f"at {worst}: {said(found, (worst, arm), (worst, other), pairs[worst])}"
-        clear = any(pair.low > 0 for pair in pairs.values())
-        return verdict(pairs[worst].difference >= 0, why, clear=clear, refuted=any(p.high < 0 for p in pairs.values()))
+        return in_settings([up(pair, why) for pair in pairs.values()])
 
     return test
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import comb
 
 from grandrounds.metrics import describe, paired_t
-from grandrounds_studies.claims import Test, differs, down, inside, signed, up, verdict
+from grandrounds_studies.claims import Test, all_hold, differs, down, inside, signed, up, verdict
 from grandrounds_studies.fedxchain.claims import known
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, Verdict
@@ -29,12 +29,7 @@ def gains(point: str, measure: str, plain: Plain, *, least: float) -> Test:
         pair = found.difference(point, arm, measure, plain[arm])
         change = _change(found, point, arm, measure, plain[arm])
         why = f"{differs(found, point, arm, measure, pair, to=plain[arm])}; {change:+.1%} of it"
-        return verdict(
-            change >= least,
-            why,
-            clear=pair.low > 0,
-            refuted=pair.high < max(least * _mean(found, point, measure, plain[arm]), 1e-12),
-        )
+        return up(pair, why, by=least * _mean(found, point, measure, plain[arm]))
 
     return test
 
@@ -66,7 +61,7 @@ def tells_more(point: str, measure: str, *, than: str) -> Test:
         if found.seeds < 2:
             raise NotRun(f"one {found.study.repeats.word} has no interval; give --seeds 2 or more")
         mine, other = (known(found, point, arm, name) for name in (measure, than))
-        pair = paired_t(mine, other)
+        pair = found.paired(measure, mine, other)
         words = [found.study.measure(name).words for name in (measure, than)]
         means = [describe(values).mean for values in (mine, other)]
         why = f"{words[0]} {means[0]:.2f}, {words[1]} {means[1]:.2f}, {signed(pair)}, at {point}"
@@ -104,7 +99,7 @@ def beats(point: str, measure: str, blind: str) -> Test:
 
     def test(found: Results, arm: str) -> Verdict:
         mine, theirs = (_known(found, point, arm, name) for name in (measure, blind))
-        pair = paired_t(mine, theirs)
+        pair = found.paired(measure, mine, theirs)
         m = found.study.measure(measure)
         a, b = (f"{describe(values).mean:.{m.digits}f}" for values in (theirs, mine))
         why = f"{found.study.measure(blind).words} {a}, of the trained net {b}, {signed(pair)}, at {point}"
@@ -127,9 +122,7 @@ def together(point: str, name: str, plain: Plain, *, within: float) -> Test:
         pairs = [
             paired_t(b, a) for a, b in zip(*(_rounds(found, point, a, name) for a in (plain[arm], arm)), strict=True)
         ]
-        inner = all(-within <= p.low and p.high <= within for p in pairs)
-        refuted = any(p.high < -within or p.low > within for p in pairs)
-        return verdict(abs(apart[at]) <= within, why, clear=inner, refuted=refuted)
+        return all_hold([inside(p, why, low=-within, high=within) for p in pairs])
 
     return test
 

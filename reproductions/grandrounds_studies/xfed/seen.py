@@ -13,6 +13,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.report.figures import image_grid
 from grandrounds.report.figures.comparison import arm_colour
 from grandrounds.report.style import layout, safe
+from grandrounds_studies.claims import up
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict
 from grandrounds_studies.xfed import looked
@@ -57,7 +58,7 @@ def _clearly_positive(found: Results, arm: str) -> Verdict:
         raise NotRun(f"in a run of {arm} all explanations are right, or none is")
     s = found.summary(_AT, arm, LIFT.name)
     why = f"{LIFT.words}: {s.mean:+.1f} (95% CI {s.low:+.1f} to {s.high:+.1f})"
-    return Verdict(HOLDS if s.low > 0 else FAILS, why if s.low > 0 or s.mean <= 0 else f"not clear: {why}")
+    return up(s, why)
 
 
 def _of(results: Results, arm: str) -> Sequence[Mapping[str, Any]]:
@@ -164,6 +165,7 @@ def _study(
         remarks=(_LICENCE,),
         draws=draws,
         keeps=looked.pictures,
+        withheld=_LICENCE,
         quick=Quick(QUICK),
     )
 

@@ -78,16 +78,6 @@ def restore_names(values: PlanValues, stored: PlanValues) -> dict[str, Any]:
     return out
 
 
-def use_earlier_names(values: PlanValues) -> dict[str, Any]:
-    """Write a plan under the names of version 0.1, by which readings of that time are known."""
-    out = dict(values)
-    for section, old, new in _renames():
-        table = _table(out, section)
-        if table is not None and new in table:
-            _put(out, section, {old if key == new else key: value for key, value in table.items()})
-    return out
-
-
 def _renames() -> Iterator[tuple[str, str, str]]:
     """Yield section, earlier key and today's key of each renamed setting."""
     for path, new in RENAMED.items():
