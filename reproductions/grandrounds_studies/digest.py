@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from grandrounds.methods import is_exact, is_variant_of
@@ -41,10 +42,15 @@ SECTIONS: dict[str, Callable[[Plan], bool]] = {
 
 
 def digest(plan: Plan) -> str:
-    """Which experiment a plan is of: all of it but what a run fills in about its data, and what is as usual."""
+    """Which experiment a plan is of: all of it but what a run fills in about its data, and what is as usual.
+
+    Weights that a model starts from are known by their file's name, wherever the checkout lies.
+    """
     data = {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}
     method = {k: v for k, v in plan["method"].items() if k not in SECTIONS or SECTIONS[k](plan)}
-    asked = _unusual({**plan, "data": data, "method": method}, usual())
+    weights = plan["model"].get("weights")
+    model = {**plan["model"], **({"weights": Path(weights).name} if weights else {})}
+    asked = _unusual({**plan, "data": data, "method": method, "model": model}, usual())
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

@@ -104,7 +104,7 @@ CLIENT_SCAFFOLD = Arm(
         "train": {**_LOGISTIC, "lr": 0.3},
     },
 )
-"""A study's own method (client_scaffold.py): the accountant does not see its noise, so [privacy] promises nothing."""
+"""A study's own method (client_scaffold.py): the accountant does not see its noise, so the run states no guarantee."""
 
 _PRIVATE_STEPS = {"privacy": {"mechanism": "dp-sgd", "unit": "row"}, "train": {"epochs": 1, "lr": 1.0}}
 DP_SGD = Arm(f"DP-SGD FedAvg ({_PATIENT_LOCAL})", {"method": {"name": "fedavg", "rounds": 10}, **_PRIVATE_STEPS})

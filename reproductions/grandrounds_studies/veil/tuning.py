@@ -4,7 +4,7 @@
 
 A trial of fold k leaves out the hospitals that fold k tests on (`split.without`), holds out a quarter of the others, and is
 scored by AUROC on these. So no setting is chosen on a test hospital. Optuna's TPE sampler proposes 50 settings, as in the paper;
-the first are those of `veil/table-1`. Each search is a file of FOLDER, written after every trial: the command goes on where it
+the first are those of `veil/table-1`. Each search is a file of FOLDER, written after every trial: the command resumes where it
 was. It ends with tuned.json, which `veil/table-1-tuned` reads.
 """
 
@@ -137,7 +137,7 @@ def study_of(*, quick: bool) -> TunedStudy:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search what is missing, and write tuned.json."""
     parser = argparse.ArgumentParser(prog="python -m grandrounds_studies.veil.tuning", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the searches; it goes on with those it has")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the searches; those that it has are resumed")
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time")
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--folds", type=int, nargs="*", help="folds to tune (default: all)")
