@@ -395,6 +395,8 @@ _COUNTS = """How claims are counted:
 - A claim of a paper counts once, in the paper's own form. If a study has arms “as printed”, our variants do not count.
 - A claim about several settings is reproduced only if it is in all of them, refuted if it is in any, else inconclusive if it is
   in any.
+- Where a paper does not state a setting and we ran several values, such as local epochs, a claim is reproduced if it is with one of
+  them, and refuted if it is with all: its numbers say with which. Several values are several chances.
 - Every verdict is tested by itself, without a correction for their number: some near the edge may be chance, in either direction.
 - Seeds that are added after a first look at the results make a decision a little less certain than 95%.
 - Several figures of a paper are made of the same runs. They do not confirm each other.

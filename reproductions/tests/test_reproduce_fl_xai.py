@@ -113,8 +113,9 @@ def test_sync_and_what_does_not_wait_get_as_many_local_updates():
 
 
 def test_there_is_a_recipe_for_every_experiment():
-    named = {n.removeprefix("fl-xai/") for n in recipes() if n.startswith("fl-xai/")}
-    sections = {line.split("sec. ")[1].split(":")[0] for n, line in recipes().items() if n.startswith("fl-xai/")}
+    found = {n.removeprefix("fl-xai/"): line for n, line in recipes().items() if n.startswith("fl-xai/")}
+    named = set(found) - {"printed"}
+    sections = {found[n].split("sec. ")[1].split(":")[0] for n in named}
     assert len(named) == 10 and sections == {f"4.{k}" for k in range(3, 13)}
     assert recipes()["fl-xai"].startswith("FL-XAI in short")
 
