@@ -307,3 +307,12 @@ def test_models_are_compared_each_by_its_own_method():
     assert set(model_plans(regression, ["all"], seeds=1)[1].values()) == {"linear", "gam", "trees", "mlp"}
     with refused("bad-setting", match="did you mean 'gam'"):
         model_plans(base, ["gan"], seeds=1)
+
+
+@pytest.mark.parametrize(("metrics", "drawn"), [(["auroc", "ece"], True), (["auroc"], False)])
+def test_all_metrics_and_traffic_are_drawn_at_once(metrics, drawn, runs):
+    """VEIL's Fig. 1 for one's own runs; two axes are no polygon, and runs without a budget have no axis of privacy."""
+    result = compare(runs, metrics=metrics)
+    page = comparison_page(result.to_dict(), {arm.label: list(arm.runs.values()) for arm in result.arms})
+    assert ("All metrics at once" in page) == ("log(1 / MB)" in page) == drawn
+    assert "1 / epsilon" not in page

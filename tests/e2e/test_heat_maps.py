@@ -336,7 +336,7 @@ def test_the_report_and_the_screen_tell_of_them(done):
     assert lines["saliency, own and its last"]["y"][0] is None
     with refused("nothing-to-draw", match=r"explain\.maps"):
         map_concentration([RoundRecord(1, Decision())])
-    line = next(text for text in rounds("show", done.folder).stdout.splitlines() if "heat maps, saliency: concentration" in text)
+    line = next(text for text in rounds("show", done.folder).stdout.splitlines() if "saliency heat maps, concentration" in text)
     assert f"{done.summary['maps']['last']['saliency']['common']['concentration']:.3f} (common)" in line
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import isfinite
+from math import isfinite, log
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from grandrounds.core.errors import BadInput
@@ -15,7 +15,7 @@ from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure, packed_script
-from grandrounds.report.style import words
+from grandrounds.report.style import labels, words
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run
@@ -93,6 +93,7 @@ def comparison_page(
         charts.place(figures.intervals(rows), wide=True),
         *[_table(comparison["first"], [r for r in rows if r["metric"] == m], m) for m in metrics],
         *_prices(rows, comparison.get("prices", []), comparison.get("headline", metrics[0])),
+        *_profile(rows, runs, charts),
         *_trade(rows, stability, charts),
         *_course(runs, charts),
     ]
@@ -177,6 +178,40 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
             s = describe_bounded([float(v) for v in values], metric_range(name))
             out[name] = (s.mean, s.low if isfinite(s.low) else s.mean, s.high if isfinite(s.high) else s.mean)
     return out
+
+
+def _profile(rows: Sequence[ComparisonRow], runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
+    """Draw all metrics, traffic and privacy of the arms at once, as VEIL's Fig. 1; nothing for one arm or two axes."""
+    arms: dict[str, dict[str, float | None]] = {row["arm"]: {} for row in rows}
+    for row in rows:
+        arms[row["arm"]][row["metric"]] = row["mean"]
+    sent = {arm: _mean_of([_traffic(run) for run in runs.get(arm, ())]) for arm in arms}
+    epsilons = {arm: _mean_of([_inverse_epsilon(run) for run in runs.get(arm, ())]) for arm in arms}
+    for arm, values in arms.items():
+        values |= {"log(1 / MB)": -log(sent[arm] or 1.0)} if all(sent.values()) else {}
+        values |= {"1 / epsilon": epsilons[arm]} if any(epsilons.values()) else {}
+    axes = list(dict.fromkeys(axis for values in arms.values() for axis in values))
+    if len(arms) < 2 or len(axes) < 3:
+        return []
+    names = labels(list(arms), width=60)
+    drawn = figures.radar(axes, dict(zip(names, arms.values(), strict=True)))
+    return ["<h2>All metrics at once</h2>", charts.place(drawn, wide=True)]
+
+
+def _traffic(run: Run) -> float:
+    """Return the arrays of training that sites and server exchanged, both ways, in MB."""
+    cost = run.summary.cost
+    return float(cost.get("payload_up", 0.0) + cost.get("payload_down", 0.0)) / 1e6
+
+
+def _inverse_epsilon(run: Run) -> float:
+    """Return 1 / epsilon; 0 for a run without a guarantee."""
+    epsilon = (run.summary.privacy or {}).get("epsilon")
+    return 1 / float(epsilon) if epsilon else 0.0
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, Triple]], charts: Charts) -> list[str]:

@@ -131,13 +131,13 @@ def map_facts(maps: Mapping[str, Any]) -> list[MethodFact]:
     """Summarise the summary's `maps`: concentration and similarity of each kind of heat map, and its share in the masks."""
     facts = []
     for name, numbers in (maps.get("last") or {}).items():
-        kind, images = f"heat maps, {TITLES[name]}", f"round {maps['rounds'][-1]}, mean over {maps['pictures']} images a site"
-        facts.append(MethodFact(f"{kind}: concentration", _both(numbers, "concentration"), f"0 even, 1 on one pixel; {images}"))
-        facts.append(MethodFact(f"{kind}: local and common model", _alike(numbers["alike"]), "1: the same map"))
+        kind, images = f"{TITLES[name]} heat maps", f"round {maps['rounds'][-1]}, mean over {maps['pictures']} images a site"
+        facts.append(MethodFact(f"{kind}, concentration", _both(numbers, "concentration"), f"0 even, 1 on one pixel; {images}"))
+        facts.append(MethodFact(f"{kind}, local and common model", _alike(numbers["alike"]), "1: the same map"))
         if numbers[COMMON]["inside"] is not None:
-            facts.append(MethodFact(f"{kind}: share inside the mask", _both(numbers, "inside"), "1: all heat is on the object"))
+            facts.append(MethodFact(f"{kind}, share inside the mask", _both(numbers, "inside"), "1: all heat is on the object"))
         if name in maps.get("between", {}):
-            facts.append(MethodFact(f"{kind}: between sites", _alike(maps["between"][name]), "local models, the same images"))
+            facts.append(MethodFact(f"{kind}, between sites", _alike(maps["between"][name]), "local models, the same images"))
     return facts
 
 
