@@ -44,9 +44,9 @@ DOCS = Path(__file__).parent
 PAGES = DOCS / "results"
 KEPT = PAGES / "readings"
 HELD = Path(grandrounds_studies.__file__).with_name(BOOK)
-COUNTING = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in ("sse-agg", "veil", "fedxchain", "xfed")))
+COUNTING = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in ("sse-agg", "veil", "fedxchain", "xfed", "fl-xai")))
 """Pages that state counts of claims, between `<!-- claims SYSTEM -->` and `<!-- end -->`; without a system those of five."""
-COUNTED = re.compile(r"(?P<mark><!-- claims(?: (?P<system>[\w-]+))? -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+COUNTED = re.compile(r"(?P<mark><!-- claims(?: (?P<system>[\w-]+))? -->\n)(?:(?!<!--).)*?(?=\n<!-- end -->)", re.DOTALL)
 _FLIPPED = {"FedXChain robust": "by FedXChain (robust)", "uniform mean": "with a uniform mean", "FedAvg": "with FedAvg"}
 """Arms of fedxchain/robust that README.md names."""
 
