@@ -32,18 +32,14 @@ Rule = Callable[[float, float, float], str]
 """The verdict's word for a mean and the two ends of its interval."""
 
 
-def verdict(holds: bool, why: str, *, clear: bool = True, refuted: bool = True) -> Verdict:
+def verdict(holds: bool, why: str) -> Verdict:
     """Return the verdict on a claim that is judged without an interval.
 
     Args:
         holds: The numbers go the claimed way.
         why: The numbers.
-        clear: They say so beyond doubt; else the claim is inconclusive.
-        refuted: Of numbers that go another way: they say so beyond doubt; else the claim is inconclusive.
     """
-    if holds and clear:
-        return Verdict(HOLDS, why)
-    return Verdict(INCONCLUSIVE if holds or not refuted else FAILS, why)
+    return Verdict(HOLDS if holds else FAILS, why)
 
 
 def decide(pair: PairedTest | Summary, why: str, rule: Rule) -> Verdict:
