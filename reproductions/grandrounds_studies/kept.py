@@ -129,7 +129,8 @@ class Kept:
         if not seeds:
             return None
         missing = [place for place, n in counts.items() if not n]
-        points = {p for p, _ in counts} - {p for (p, _), n in counts.items() if n}
+        measured = {point for (point, _), n in counts.items() if n}
+        points = [point for point in dict.fromkeys(p for p, _ in counts) if point not in measured]
         left_out = dict.fromkeys(points, NOT_MEASURED)
         left_out |= {f"{arm} at {point}": NOT_MEASURED for point, arm in missing if point not in points}
         run = study.only([place for place, n in counts.items() if n])

@@ -272,6 +272,9 @@ class Method:
 
         Args:
             summary: The summary of a run of this method.
+
+        Returns:
+            The facts, in the order in which they are shown.
         """
         return ()
 
