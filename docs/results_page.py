@@ -230,7 +230,7 @@ def section(study: Study, values: Values | None, shared: Sequence[str]) -> list[
         "\n".join(filter(None, [about, unpublished, f"Run on: {entry.ran}.", *left_out_words(values)])),
         fold(f"Figures: {arrow_words(values)}", figures),
         fold("Readings chosen where the paper leaves it open", bullets(own)) if own else "",
-        fold("What else was tried here, in forms of our own", bullets(also_run(values)))
+        fold("Other forms that were tried here", bullets(also_run(values)))
         if study.of_paper and also_run(values)
         else "",
         fold("Remarks", bullets(study.remarks)) if study.remarks else "",

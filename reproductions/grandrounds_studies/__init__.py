@@ -23,7 +23,7 @@ PAPERS = {
     "flamby": "FLamby",
     "privacy": "Differential privacy",
 }
-"""What people call a system; the first part of its studies' names is the key."""
+"""Name of each system; the first part of its studies' names is the key."""
 
 SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai", "flamby")
 """Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""

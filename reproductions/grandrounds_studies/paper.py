@@ -228,7 +228,7 @@ def _study(values: Values, reports: Mapping[str, Path]) -> list[str]:
         f"<p class='quiet'>{escape(arrow_words(values) + at)}. Run on: {escape(machine_words(values['machines']))}.</p>",
         table(["<th class='text'></th>"] * (1 if lone else 2) + heads, rows),
         *_details("Readings chosen where the paper leaves it open", values["settled"]),
-        *_details("What else was tried here, in forms of our own", other),
+        *_details("Other forms that were tried here", other),
         *_details("Remarks", values["remarks"]),
         "</section>",
     ]

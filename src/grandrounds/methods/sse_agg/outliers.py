@@ -43,7 +43,7 @@ MAX_REMEMBERED_RATIO = 10.0
 
 @dataclass(frozen=True)
 class Distances:
-    """How far each site's explanations lie from the median site's, (K,) each, and sentences for the Decision.
+    """Distances of the sites' explanations from the median site's, (K,) each, and sentences for the Decision.
 
     `ratio`: distance over the tolerated one, NaN where sites differ too much to tell. `sampling`: its sampling error.
     `neighbours`: other sites from which it is too far.
