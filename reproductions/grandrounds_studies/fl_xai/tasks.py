@@ -117,8 +117,8 @@ TASKS = Study(
         *SETTLED_BY_LENGTH,
         "The thesis does not name its tasks. Here sites 1, 3, 5, 7 and 9 name one of ten objects; the others tell animals from "
         "vehicles. One net with a shared body and a head for each task. 'Single task' has all ten sites name objects. In all "
-        f"arms accuracy is on the test images of sites 1, 3, 5, 7 and 9, about {TESTED // 2:,}; the majority class alone is right "
-        "on a tenth of ten classes, and on 60% of two.",
+        f"arms accuracy is on the test images of sites 1, 3, 5, 7 and 9, about {TESTED // 2:,}; the majority class alone is "
+        "right on a tenth of ten classes, and on 60% of two.",
         "'Five sites alone' are the sites of the first task without the others: what the second task adds is to be compared with "
         "them, since with two tasks only half of the images have a name.",
         "Heat maps are of the final common model, on 80 test images of sites 1, 3, 5, 7 and 9, worked out from the finished "
