@@ -353,12 +353,16 @@ def test_quick_pictures_from_runs_to_the_page(tmp_path):
 
 def test_all_of_cifar_10_is_used_where_it_is_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("GRANDROUNDS_DATA", raising=False)
+    monkeypatch.delenv(photos.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert photos.find_photos() == "cifar-10"
     file = tmp_path / "grandrounds" / photos.CIFAR_FULL_FILE.path
     file.parent.mkdir(parents=True)
     file.touch()
     assert photos.find_photos() == "cifar-10-full"
+    monkeypatch.setenv(photos.VARIABLE, "cifar-10")
+    assert photos.find_photos() == "cifar-10"
+    monkeypatch.delenv(photos.VARIABLE)
     monkeypatch.setenv("GRANDROUNDS_DATA", str(tmp_path / "nowhere"))
     assert photos.find_photos() == "cifar-10"
 

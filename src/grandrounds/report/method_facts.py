@@ -51,7 +51,7 @@ def method_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: C
     drawn = selection_figure(summary, rounds)
     return [
         f"<p>{escape(title)}.</p>",
-        table(("number", "value", "compared with"), rows),
+        table(("number", "<th class='text'>value</th>", "<th class='text'>compared with</th>"), rows),
         *([] if drawn is None else [charts.place(drawn, wide=True)]),
     ]
 

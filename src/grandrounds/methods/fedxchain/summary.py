@@ -69,7 +69,7 @@ def trust_facts(trust: Part) -> tuple[MethodFact, ...]:
     if trust["reward_correlation"] is not None:
         r = f"r = {trust['reward_correlation']:.2f}"
         facts.append(MethodFact("rewards and trust over sites", r, "a reward is contribution x trust"))
-    return (*facts, *_chain_facts(trust["accepted"], trust["ledger"]))
+    return (*facts, *_chain_facts(trust.get("accepted", ()), trust.get("ledger", {})))
 
 
 def _chain_facts(accepted: Sequence[int], ledger: Mapping[str, int]) -> list[MethodFact]:

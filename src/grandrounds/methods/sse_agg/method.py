@@ -64,7 +64,7 @@ class SSEAgg(FedAvg):
     """
 
     name = "sse-agg"
-    title = "SSE-AGG: weighs sites by the agreement of their explanations, which local regularisation keeps consistent"
+    title = "SSE-AGG: weighs sites by the agreement of their explanations"
     site = (PatientHalves,)
 
     @classmethod
