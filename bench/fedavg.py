@@ -26,7 +26,7 @@ from grandrounds.core.rng import generator
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.models.optimizers import learning_rate
+from grandrounds.methods.training import learning_rate
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
 from grandrounds.site.batches import batch_rows, batch_width

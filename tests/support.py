@@ -30,6 +30,7 @@ from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites
 from grandrounds.methods.veil.site import VeilSite
 from grandrounds.models import model_spec
 from grandrounds.protocol.messages import Answers, Ask
+from grandrounds.site.plugin import SitePlugin
 from grandrounds.site.stack import Stack
 from grandrounds_studies.results import Results
 from grandrounds_studies.running import conduct_study
@@ -93,7 +94,7 @@ def ready(
     held: Stack, *, model: str = "logistic", hidden: tuple[int, ...] = (5,), **settings
 ) -> tuple[LocalEngine, Encoding]:
     """An engine whose sites have prepared their data."""
-    engine = LocalEngine(held, EngineSettings(run="test", seed=0, **settings))
+    engine = LocalEngine(held, EngineSettings(run="test", seed=0, plugins=all_site_plugins(), **settings))
     encoding, _ = engine.drive(
         agree_on_encoding(
             numeric=held.data.numeric_names,
@@ -108,6 +109,17 @@ def ready(
     spec["keeps"] = "none"
     engine.drive(prepare_sites(encoding, spec), round=0)
     return engine, encoding
+
+
+def all_site_plugins() -> tuple[type[SitePlugin], ...]:
+    """The site halves of all methods, regularizers and rules of weighting, and of personal parts; a run builds only its own."""
+    from grandrounds.methods import METHODS, REGULARIZERS
+    from grandrounds.methods.personal.site import PersonalSite
+    from grandrounds.methods.personal.training import TrainedParts
+    from grandrounds.methods.weigh import RULE_CLASSES
+
+    tables = (REGULARIZERS, METHODS, RULE_CLASSES)
+    return tuple(dict.fromkeys([p for table in tables for kind in table.values() for p in kind.site] + [TrainedParts, PersonalSite]))
 
 
 def sections(method: dict | None = None, **train) -> tuple[Settings, Settings]:

@@ -17,6 +17,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from grandrounds.core import aliases  # noqa: E402
+from grandrounds.core.version import __version__ as __version__  # noqa: E402
 
 aliases.install()
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from grandrounds.statistics.table_result import TableOne
     from grandrounds.tuning.trial import TuningResult
 
-__version__ = "0.2.0.dev0"
 __all__ = [
     "Answers",
     "Ask",

@@ -8,8 +8,8 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_npz
-from grandrounds.models.averaging import average_heads
 from grandrounds.models.dense import Dense
+from grandrounds.models.heads import average_heads
 from grandrounds.protocol.layout import Layout
 from grandrounds.site.batches import BatchPlan
 from grandrounds.site.stack import Part

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.audit.digest import row_digests
+from grandrounds.core import averaging
+from grandrounds.core.averaging import average
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.data.table import Table
@@ -16,8 +18,6 @@ from grandrounds.engine.answer_store import join_on_disk
 from grandrounds.methods import robust_kernels as differing
 from grandrounds.methods.robust import RULES, RobustRule, aggregate_robust
 from grandrounds.methods.robust_kernels import model_updates
-from grandrounds.models import averaging
-from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.test_hospitals import DATA, SIZES, write_csv

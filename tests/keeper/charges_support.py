@@ -13,7 +13,6 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.keeper.accounting.account import Account, Paid
 from grandrounds.keeper.accounting.terms import Terms
-from grandrounds.methods import SITE_PLUGINS
 from grandrounds.models import model_spec
 from grandrounds.privacy.secagg import Secret
 from grandrounds.privacy.site_budget import SiteBudget
@@ -22,7 +21,7 @@ from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
-from tests.support import agreed
+from tests.support import agreed, all_site_plugins
 
 DELTA = 1e-5
 NOBODY = np.zeros(1, np.int64)
@@ -47,7 +46,7 @@ class Site:
         self.name = self.stack.names[0]
         self.host = SiteHost(
             self.stack,
-            plugins=SITE_PLUGINS,
+            plugins=all_site_plugins(),
             identify=lambda site: Identity.simulated(0, site),
             secret=lambda site: Secret.own(),
             withheld_splits=terms.withheld_splits,

@@ -10,7 +10,6 @@ import pytest
 from grandrounds.data.split import Rows
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import check_own_split, declared_noise
-from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret
@@ -19,7 +18,7 @@ from grandrounds.protocol.task_spec import UNKNOWN_COST
 from grandrounds.protocol.tasks import SPECS
 from grandrounds.site.host import SiteHost
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, consortium, told
-from tests.support import refused
+from tests.support import all_site_plugins, refused
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def site(tmp_path):
 def test_every_task_of_a_site_has_a_place_in_the_account():
     """A task that nobody has thought about is refused, and this says so before a hospital does."""
     known = {name for name, spec in SPECS.items() if spec.cost != UNKNOWN_COST}
-    assert set(SiteHost(consortium().alone(0), plugins=SITE_PLUGINS)._tasks) == known
+    assert set(SiteHost(consortium().alone(0), plugins=all_site_plugins())._tasks) == known
 
 
 def dealt(stack, *, seed=0, test=0.2):

@@ -20,14 +20,14 @@ from grandrounds.keeper.policy.describe import MEANS, describe_policy
 from grandrounds.keeper.policy.questions import Questions, refused_requests
 from grandrounds.keeper.policy.rules import CODES, Policy, plan_digest
 from grandrounds.keeper.policy.templates import RESEARCH, policy_template
-from grandrounds.methods import REGULARIZERS, SITE_PLUGINS
+from grandrounds.methods import REGULARIZERS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS
 from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, SPECS, TRAIN
 from grandrounds.site.host import SiteHost
 from tests.command import rounds
 from tests.keeper.plans import PLANS
-from tests.support import patients, refused, stack
+from tests.support import all_site_plugins, patients, refused, stack
 
 DEFAULT = Policy.parse(policy_template(RESEARCH))
 SECURE = Policy.parse("[secure]\nonly = true")
@@ -40,7 +40,7 @@ NOON = datetime(2026, 3, 1, 12)
 
 def test_every_task_of_a_host_has_its_place_in_the_policy():
     """A new task is refused at every hospital until somebody says what it tells about patients."""
-    host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
+    host = SiteHost(stack([10, 10]), plugins=all_site_plugins())
     assert set(host._tasks) == set(SPECS) - {HELLO, OPEN, CLOSE}
     assert {r.kind for spec in SPECS.values() for r in spec.reports.values()} == set(KINDS)
     assert {r for s in REGULARIZERS.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.models.optimizers import learning_rate, optimizer
+from grandrounds.methods.training import learning_rate
+from grandrounds.models.optimizers import optimizer
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])

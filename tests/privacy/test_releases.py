@@ -12,14 +12,14 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.privacy import not_covered
-from grandrounds.methods import METHODS, SITE_PLUGINS
+from grandrounds.methods import METHODS
 from grandrounds.privacy.releases import FILES, file_release
 from grandrounds.protocol.task_spec import CHARGED, CLASSES, EMPTY, PUBLIC, REFUSED, UNCOVERED
 from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, SPECS, report_of
 from grandrounds.site.host import SiteHost
 from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
 from tests.keeper.plans import PUBLIC as AGREED
-from tests.support import patients, refused, stack
+from tests.support import all_site_plugins, patients, refused, stack
 
 ROOT = Path(__file__).parents[2]
 RELEASES = [*FILES.values(), *(r.release for spec in SPECS.values() for r in spec.reports.values())]
@@ -27,7 +27,7 @@ RELEASES = [*FILES.values(), *(r.release for spec in SPECS.values() for r in spe
 
 def test_every_task_and_report_of_a_site_has_a_class():
     """A new task, or a new report of one, fails here until it is classified."""
-    host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
+    host = SiteHost(stack([10, 10]), plugins=all_site_plugins())
     assert set(SPECS) == {*host._tasks, HELLO, OPEN, CLOSE}
     assert {r.kind for r in RELEASES} == set(CLASSES) == {CHARGED, PUBLIC, REFUSED, EMPTY, UNCOVERED}
     assert all(r.tells and r.why for r in RELEASES)

@@ -16,14 +16,13 @@ from grandrounds.core import plugins
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import OWN_CODE, Cells, Policy, Reports
-from grandrounds.methods import SITE_PLUGINS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.objective import LocalFit, LocalObjective
 from tests.engine.disturbed import SIZES as HOSPITALS
 from tests.engine.disturbed import close_to, hospitals
 from tests.engine.memory_transport import MemoryTransport
-from tests.support import bright_squares, patients, ready, refused, rounds, stack
+from tests.support import all_site_plugins, bright_squares, patients, ready, refused, rounds, stack
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SIZES = [40, 22, 61, 9, 33]
@@ -295,7 +294,7 @@ def test_a_package_is_listed_with_its_modules(tmp_path, monkeypatch):
 
 def host(**settings) -> SiteHost:
     engine, _ = ready(stack([30]))
-    made = SiteHost(engine.hosts[0].stack, plugins=SITE_PLUGINS, **settings)
+    made = SiteHost(engine.hosts[0].stack, plugins=all_site_plugins(), **settings)
     made.model = engine.hosts[0].model
     return made
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from grandrounds.methods import METHODS, REGULARIZERS, SITE_PLUGINS
-from grandrounds.methods.personal.site import PersonalSite
-from grandrounds.methods.personal.training import TrainedParts
+from grandrounds.core.plan_types import Plan
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.methods import site_plugins
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.plugin import SitePlugin
-from tests.support import ready, refused, rounds, stack
+from tests.support import all_site_plugins, ready, refused, rounds, stack
 
 
 class Counter(SitePlugin):
@@ -75,9 +76,29 @@ def test_a_host_answers_the_tasks_of_its_plugins_and_no_others():
         SiteHost(stack([10, 10]), plugins=(Counter,)).answer(ask, np.arange(2))
 
 
-def test_every_host_is_given_the_halves_of_all_methods_once():
-    named = [p for part in (*REGULARIZERS.values(), *METHODS.values()) for p in part.site]
-    personal = {TrainedParts, PersonalSite}  # of no method: [personal] goes with many
-    assert set(SITE_PLUGINS) == {*named, *personal} and len(set(SITE_PLUGINS)) == len(SITE_PLUGINS)
+PLUGINS = {
+    "fedavg": set(),
+    "scaffold": {"SiteVariates"},
+    "feddyn": {"SiteDuals"},
+    "fedxchain": {"SiteTrust"},
+    "glm": {"StatisticSite"},
+    "veil": {"VeilSite"},
+}
+
+
+@pytest.mark.parametrize("method", PLUGINS)
+def test_a_host_is_built_with_the_halves_of_its_plan_and_no_others(method):
+    settings = {"data": {"name": "heart"}, "method": {"name": method}, "personal": {"guard": False}}
+    plan = Plan(Experiment.parse(settings).plan())
+    assert {p.__name__ for p in site_plugins(plan)} == PLUGINS[method]
+
+
+def test_personal_parts_and_weighting_bring_their_own_halves():
+    settings = {"data": {"name": "heart"}, "method": {"weigh": {"rule": "explanations"}}, "personal": {"part": "ditto"}}
+    plan = Plan(Experiment.parse(settings).plan())
+    assert {p.__name__ for p in site_plugins(plan)} == {"PatientHalves", "TrainedParts", "PersonalSite"}
+
+
+def test_a_host_may_be_built_with_all_of_them():
     hosted = {type(p) for p in ready(stack([10, 10]))[0].hosts[0].plugins}
-    assert set(SITE_PLUGINS) < hosted
+    assert set(all_site_plugins()) < hosted

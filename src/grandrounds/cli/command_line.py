@@ -14,7 +14,6 @@ try:
     import typer
     import typer.main
 
-    from grandrounds import __version__
     from grandrounds.cli import (
         attack,
         audit,
@@ -51,6 +50,7 @@ try:
     from grandrounds.cli.terminal import echo, echo_error
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.core.plan import RenamedSetting
+    from grandrounds.core.version import __version__
 except KeyboardInterrupt:  # pressed while the program starts
     sys.exit(130)
 

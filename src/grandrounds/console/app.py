@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from grandrounds import __version__
 from grandrounds.console.access_log import AccessLogFault
 from grandrounds.console.api.description import describe_api, find_routes
 from grandrounds.console.api.resources import RETRY_SECONDS, ROOT
@@ -25,6 +24,7 @@ from grandrounds.console.render import link, render_page
 from grandrounds.console.run_index import NotFound, Unreadable
 from grandrounds.console.static_files import StaticApp
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
+from grandrounds.core.version import __version__
 
 _LOG = logging.getLogger(__name__)
 _STREAM = "/live"

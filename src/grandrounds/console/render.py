@@ -12,12 +12,12 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grandrounds import __version__
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, find_user
 from grandrounds.console.navigation import list_pages
 from grandrounds.console.static_files import VersionedAddresses
 from grandrounds.core.errors import visible
+from grandrounds.core.version import __version__
 from grandrounds.metrics import Place, shown_in
 from grandrounds.report.style import words
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from grandrounds import __version__
+from grandrounds.core.version import __version__
 
 Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
 """name -> (counter or gauge, help, labels in Prometheus' format -> value)."""

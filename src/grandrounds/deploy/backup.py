@@ -25,8 +25,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from grandrounds import __version__
 from grandrounds.core.errors import BadInput
+from grandrounds.core.version import __version__
 from grandrounds.deploy.archive import CHUNK, read_archive, write_archive
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.records import QUEUED, RUNNING, STOPPED

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from grandrounds import __version__
+from grandrounds.core.version import __version__
 from grandrounds.deploy.consortium import Consortium, Member
 from grandrounds.deploy.start_files import keeper_command, server_command
 

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from grandrounds import __version__
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.version import __version__
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import write_manifest

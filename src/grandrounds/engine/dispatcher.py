@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grandrounds import __version__
 from grandrounds.core.errors import BadInput
+from grandrounds.core.version import __version__
 from grandrounds.engine.exchange_log import log_hello, log_identified, log_received, log_sent
 from grandrounds.engine.faults import DROPPED, LATE
 from grandrounds.engine.sealing import UNREADABLE, InvalidAnswer, MessageSealer, OtherVersion

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from grandrounds.methods.secure import SecureRule, with_secure_totals
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, STORE, TALLIES, spec_of
+
+if TYPE_CHECKING:
+    from grandrounds.site.plugin import SitePlugin
 
 Result = TypeVar("Result")
 _CODE_LENGTH = 20
@@ -57,6 +60,7 @@ class EngineSettings:
     faults: Faults = field(default_factory=Faults)
     largest_weight: float = 1.0
     withheld_splits: tuple[str, ...] = ()
+    plugins: tuple[type[SitePlugin], ...] = ()  # site halves of the plan, which hosts of a simulation build
 
 
 class Engine(ABC):

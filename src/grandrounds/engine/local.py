@@ -20,7 +20,6 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.cost import size_of_answers, size_of_ask
 from grandrounds.engine.driver import Engine, EngineSettings, EngineState, counted_as
 from grandrounds.engine.faults import REFUSED
-from grandrounds.methods import SITE_PLUGINS
 from grandrounds.protocol.codec import decode_answer, decode_ask, encode_answer, encode_ask
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
@@ -58,7 +57,7 @@ class LocalEngine(Engine):
         s = settings  # the author runs the experiment, so its code may be imported
         host = partial(
             SiteHost,
-            plugins=SITE_PLUGINS,
+            plugins=s.plugins,
             kernel=s.kernel,
             device=s.device,
             precision=s.precision,

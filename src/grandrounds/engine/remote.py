@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds import __version__
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
+from grandrounds.core.version import __version__
 from grandrounds.engine.answer_store import AnswerSpool, join_on_disk
 from grandrounds.engine.claims import BAD_ROWS, Shapes, doubt, inconsistent_shapes
 from grandrounds.engine.cost import size_of_ask

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from grandrounds import __version__
 from grandrounds.core.errors import BadInput
+from grandrounds.core.version import __version__
 from grandrounds.engine.claims import SHAPE
 from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
 from grandrounds.protocol.envelope import ANYBODY, ENVELOPE_PROTOCOL, Envelope, digest, peek, seal, unseal

@@ -2,66 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan_types import MethodSettings, TrainSettings
-from grandrounds.methods.anchors import AnchoredScaffold, AttributionAlignment, PermutedAnchor, ReferenceAnchor
-from grandrounds.methods.asynchronous import FedAsync, FedBuff
-from grandrounds.methods.base import LocalRegularizer, Method
-from grandrounds.methods.baselines import Local, Pooled
-from grandrounds.methods.clustered import Clustered
-from grandrounds.methods.cyclic import Cyclic
-from grandrounds.methods.exact.card import RiskCardMethod
-from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
-from grandrounds.methods.exact.exchange import ExactMethod
-from grandrounds.methods.exact.gam import Additive
-from grandrounds.methods.exact.private_gam import PrivateGAM
-from grandrounds.methods.exact.regression import CoxRegression, GeneralizedLinear
-from grandrounds.methods.exact.trees import BoostedTrees
-from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.fedbn import FedBN
-from grandrounds.methods.feddyn import FedDyn
-from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedRMSProp, FedYogi
-from grandrounds.methods.fedprox import FedProx, Proximal
-from grandrounds.methods.fedxchain.server import FedXChain
-from grandrounds.methods.moon import Contrastive, Moon
-from grandrounds.methods.personal.site import PersonalSite
-from grandrounds.methods.personal.training import TrainedParts
-from grandrounds.methods.quality.server import Quality
-from grandrounds.methods.scaffold import ControlVariates, Scaffold
-from grandrounds.methods.sse_agg.method import SSEAgg
-from grandrounds.methods.veil.server import Veil
-from grandrounds.methods.watch.server import Watch
-from grandrounds.methods.xfed.server import XFed
-from grandrounds.site.plugin import SitePlugin
+from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
+from grandrounds.core.registry import Registry
 
-METHODS: dict[str, type[Method]] = {
-    m.name: m
-    for m in (
-        *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
-        *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
-        *(FedAsync, FedBuff, Clustered, Cyclic, Veil, Local, Pooled),
-        *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod, Watch, Quality),
-    )
-}
-REGULARIZERS: dict[str, type[LocalRegularizer]] = {
-    regularizer.name: regularizer
-    for regularizer in (
-        *(LocalRegularizer, Proximal, ControlVariates, Contrastive),
-        *(ReferenceAnchor, PermutedAnchor, AnchoredScaffold, AttributionAlignment),
-    )
-}
-SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
-    dict.fromkeys(
-        [p for stability in REGULARIZERS.values() for p in stability.site]
-        + [p for m in METHODS.values() for p in m.site]
-        + [TrainedParts, PersonalSite]
-    )
+if TYPE_CHECKING:
+    from grandrounds.methods.base import LocalRegularizer, Method
+    from grandrounds.site.plugin import SitePlugin
+
+_HERE = "grandrounds.methods"
+METHODS: Registry[Method] = Registry(
+    {
+        "fedavg": f"{_HERE}.fedavg:FedAvg",
+        "sse-agg": f"{_HERE}.sse_agg.method:SSEAgg",
+        "fedxchain": f"{_HERE}.fedxchain.server:FedXChain",
+        "xfed": f"{_HERE}.xfed.server:XFed",
+        "fedprox": f"{_HERE}.fedprox:FedProx",
+        "scaffold": f"{_HERE}.scaffold:Scaffold",
+        "feddyn": f"{_HERE}.feddyn:FedDyn",
+        "moon": f"{_HERE}.moon:Moon",
+        "fedbn": f"{_HERE}.fedbn:FedBN",
+        "fedavgm": f"{_HERE}.fedopt:FedAvgM",
+        "fedopt": f"{_HERE}.fedopt:FedOpt",
+        "fedadam": f"{_HERE}.fedopt:FedAdam",
+        "fedyogi": f"{_HERE}.fedopt:FedYogi",
+        "fedadagrad": f"{_HERE}.fedopt:FedAdagrad",
+        "fedrmsprop": f"{_HERE}.fedopt:FedRMSProp",
+        "fedasync": f"{_HERE}.asynchronous:FedAsync",
+        "fedbuff": f"{_HERE}.asynchronous:FedBuff",
+        "clustered": f"{_HERE}.clustered:Clustered",
+        "cyclic": f"{_HERE}.cyclic:Cyclic",
+        "veil": f"{_HERE}.veil.server:Veil",
+        "local": f"{_HERE}.baselines:Local",
+        "pooled": f"{_HERE}.baselines:Pooled",
+        "glm": f"{_HERE}.exact.regression:GeneralizedLinear",
+        "cox": f"{_HERE}.exact.regression:CoxRegression",
+        "table1": f"{_HERE}.exact.describe:TableOneMethod",
+        "survival": f"{_HERE}.exact.describe:SurvivalMethod",
+        "gam": f"{_HERE}.exact.gam:Additive",
+        "private-gam": f"{_HERE}.exact.private_gam:PrivateGAM",
+        "trees": f"{_HERE}.exact.trees:BoostedTrees",
+        "card": f"{_HERE}.exact.card:RiskCardMethod",
+        "watch": f"{_HERE}.watch.server:Watch",
+        "quality": f"{_HERE}.quality.server:Quality",
+    }
 )
-"""Site plug-ins of all methods and regularizers, and those of personal parts. Every host is built with them."""
+REGULARIZERS: Registry[LocalRegularizer] = Registry(
+    {
+        "none": f"{_HERE}.base:LocalRegularizer",
+        "proximal": f"{_HERE}.fedprox:Proximal",
+        "scaffold": f"{_HERE}.scaffold:ControlVariates",
+        "moon": f"{_HERE}.moon:Contrastive",
+        "anchor": f"{_HERE}.anchors:ReferenceAnchor",
+        "permuted_anchor": f"{_HERE}.anchors:PermutedAnchor",
+        "anchored_scaffold": f"{_HERE}.anchors:AnchoredScaffold",
+        "alignment": f"{_HERE}.anchors:AttributionAlignment",
+    }
+)
 
 
 _EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "holds": "regularizer_name"}
@@ -83,6 +84,8 @@ def method_class(name: str) -> type[Method]:
     if not plugins.is_path(name):
         return METHODS[name]
     resolved = plugins.resolve(name, key="method.name")
+    from grandrounds.methods.base import Method
+
     if not (isinstance(resolved, type) and issubclass(resolved, Method)):
         raise BadInput(
             f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method",
@@ -106,7 +109,7 @@ def is_variant_of(name: str, base: str) -> bool:
     Returns:
         True for the method itself and for its subclasses.
     """
-    return issubclass(method_class(name), METHODS[base])
+    return name == base or any(vars(kind).get("name") == base for kind in method_class(name).__mro__)
 
 
 def is_exact(name: str) -> bool:
@@ -118,7 +121,7 @@ def is_exact(name: str) -> bool:
     Returns:
         True for 'glm', 'cox' and other exact methods; False for an unknown name.
     """
-    return (name in METHODS or plugins.is_path(name)) and issubclass(method_class(name), ExactMethod)
+    return (name in METHODS or plugins.is_path(name)) and method_class(name).is_exact
 
 
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:
@@ -132,6 +135,28 @@ def regularizer_class(settings: Any) -> type[LocalRegularizer]:
     """
     named = "none" if settings.stability == "auto" else settings.stability
     return REGULARIZERS[method_class(settings.name).regularizer_name or named]
+
+
+def site_plugins(plan: Plan) -> tuple[type[SitePlugin], ...]:
+    """List the site halves of a plan: of its local regularizer, its weighting, its method and its personal parts.
+
+    Args:
+        plan: The experiment's plan.
+
+    Returns:
+        Their classes, each once; a host builds these and no others.
+    """
+    return tuple(dict.fromkeys(_site_plugins(plan)))
+
+
+def _site_plugins(plan: Plan) -> Iterator[type[SitePlugin]]:
+    from grandrounds.methods.personal import server as personal
+    from grandrounds.methods.weigh import weighting_rule
+
+    yield from regularizer_class(plan.method).site
+    yield from method_class(plan.method.name).site
+    yield from weighting_rule(plan.method.weigh).site
+    yield from personal.site_plugins(plan)
 
 
 def build_method(settings: MethodSettings, train: TrainSettings) -> Method:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.averaging import average
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Decision, Stage
 from grandrounds.methods.assignment import ModelAssignment
@@ -18,7 +19,6 @@ from grandrounds.methods.robust import RobustResult, RobustRule, aggregate_robus
 from grandrounds.methods.robust_kernels import model_updates, update_norms
 from grandrounds.methods.select import Selection
 from grandrounds.methods.weigh import WeightingResult, weigh
-from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:

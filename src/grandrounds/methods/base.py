@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.averaging import average
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.method_facts import MethodFact
-from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import Decision, RoundRecord, RunSummary
 from grandrounds.core.rng import generator
-from grandrounds.data.kinds import AnyEncoding
-from grandrounds.explain.noised_percentiles import ColumnCells
-from grandrounds.explain.rationale import RationaleRule
-from grandrounds.explain.rule import SketchRule
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.dp import PrivacyTerms, round_events
-from grandrounds.methods.secure import SecureRule
-from grandrounds.models.averaging import average
-from grandrounds.models.optimizers import learning_rate
-from grandrounds.privacy.events import Event
+from grandrounds.methods.training import learning_rate, objective_payload
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
-from grandrounds.site.objective import objective_payload
-from grandrounds.site.plugin import SitePlugin
+
+if TYPE_CHECKING:
+    from grandrounds.core.method_facts import MethodFact
+    from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
+    from grandrounds.data.kinds import AnyEncoding
+    from grandrounds.explain.noised_percentiles import ColumnCells
+    from grandrounds.explain.rationale import RationaleRule
+    from grandrounds.explain.rule import SketchRule
+    from grandrounds.methods.secure import SecureRule
+    from grandrounds.privacy.events import Event
+    from grandrounds.site.plugin import SitePlugin
 
 Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
@@ -188,6 +189,7 @@ class Method:
     parts: ClassVar[frozenset[str]] = PARTS  # parts of [method] that it uses
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # defaults of [method.options]
+    is_exact: ClassVar[bool] = False  # its result is that of pooled rows, from sums over hospitals
     has_model: ClassVar[bool] = True  # False: the result is a table or a curve, and no model is written or evaluated
     scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
     noise_is_optional: ClassVar[bool] = False  # its own privacy mechanism is used under a budget only

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.averaging import average
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Method, Outcome, Round, Server
 from grandrounds.methods.weigh import data_size
-from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers, Ask
 
 _SWEEPS = 50

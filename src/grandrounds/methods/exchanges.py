@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,24 +234,3 @@ def share_reference(
     if masks is not None:
         shared["masks"] = masks
     yield Ask("lend", shared=shared, to=sites, report=("held",))
-
-
-def intercept(
-    generator: Generator[Any, Any, Any], handler: Callable[[Any], Generator[Any, Any, Any]]
-) -> Generator[Any, Any, Any]:
-    """Run a generator of Asks through a handler, which receives each one and returns the reply.
-
-    Args:
-        generator: A method's round, or an exchange.
-        handler: Called with each effect. It may yield its own effects, and returns the reply to the generator.
-
-    Returns:
-        The return value of the generator.
-    """
-    reply: Any = None
-    while True:
-        try:
-            effect = generator.send(reply)
-        except StopIteration as end:
-            return end.value
-        reply = yield from handler(effect)

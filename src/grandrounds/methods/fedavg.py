@@ -6,15 +6,14 @@ from collections.abc import Generator, Iterator
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.methods import METHODS
 from grandrounds.methods.aggregate import Aggregation, aggregate, with_batchnorm_statistics
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.dp import CLIENT, aggregate_dp
 from grandrounds.methods.secure import aggregate_secure
 from grandrounds.methods.select import Selection, choose
-from grandrounds.methods.sse_agg.harm import choose_halves
-from grandrounds.methods.sse_agg.weights import requested_reports
-from grandrounds.methods.weigh import WeightingResult
-from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
+from grandrounds.methods.weigh import WeightingResult, weighting_rule
+from grandrounds.protocol.messages import Answers, Ask
 
 
 class FedAvg(Method):
@@ -34,10 +33,11 @@ class FedAvg(Method):
         """
         selection = yield from self.select_sites(server)
         each = dict({} if server.assignment is None else server.assignment.payloads())
-        for site, half in choose_halves(self.settings.weigh, server).items():
-            each[site] = {**each.get(site, {}), OWN_HALF: half}
+        rule = weighting_rule(self.settings.weigh)
+        for site, payload in rule.site_payloads(server).items():
+            each[site] = {**each.get(site, {}), **payload}
         ask = self.ask_to_train(server, selection.sites, each={s: payload for s, payload in each.items() if s in selection.sites})
-        ask = ask.with_reports(*requested_reports(self.settings.weigh, server.round))
+        ask = ask.with_reports(*rule.reports(server.round))
         aggregation, answers = yield from self.train_and_aggregate(server, ask)
         decision = aggregation.decision(selection, "" if self.regularizer.name == "none" else self.regularizer.title)
         state = {**aggregation.memory, **self.regularizer.update(server, answers)}
@@ -101,12 +101,9 @@ class FedAvg(Method):
     @classmethod
     def own_exchange(cls) -> str:
         """Return the hook by which a method that is not built in may look at single models; "" for none."""
-        from grandrounds.methods import METHODS
-
-        built_in = {base for kind in METHODS.values() for base in kind.__mro__}
         for hook in ("train_and_aggregate", "weigh_answers"):
             owner = next(c for c in cls.__mro__ if hook in vars(c))
-            if owner not in built_in:
+            if not METHODS.lists(owner):
                 return hook
         return ""
 

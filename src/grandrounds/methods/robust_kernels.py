@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.averaging import average
+from grandrounds.core.averaging import average
 
 BLOCK_SIZE = 1 << 18
 """Numbers of a (K, P) array that are processed at once: working memory stays at a few MB."""

@@ -21,7 +21,7 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Stage
 from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.exchanges import intercept
+from grandrounds.methods.effects import intercept
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.protocol.packing import LAYOUT, layout_reports, narrow_layout, packed_size, unpack

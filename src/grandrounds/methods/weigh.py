@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import WeighSettings
-from grandrounds.protocol.messages import Answers
+from grandrounds.core.registry import Registry
+from grandrounds.protocol.messages import Answers, Payload
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
+    from grandrounds.site.plugin import SitePlugin
 
 EXPLANATIONS = "explanations"
 """The rule of [method.weigh] that is SSE-AGG's (`grandrounds.methods.sse_agg.weights`)."""
@@ -91,6 +93,53 @@ CHOSEN_RULES = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
 """Weighting rules that are never the default."""
 
 
+class WeightingRule:
+    """A rule of [method.weigh]: what sites are asked for besides their models, and the weight of each answer.
+
+    This one needs models and their rows alone; others are in `RULE_CLASSES`.
+    """
+
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
+
+    def __init__(self, settings: WeighSettings) -> None:
+        self.settings = settings
+
+    def reports(self, round: int) -> tuple[str, ...]:
+        """Return the reports that the rule needs in a round besides the model."""
+        return ()
+
+    def site_payloads(self, server: Server) -> Mapping[str, Payload]:
+        """Return what single sites are told in the training Ask of a round, by site."""
+        return {}
+
+    def weigh(self, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
+        """Weigh the answers to a training Ask; `groups` as in `weigh`."""
+        rule = self.settings.rule
+        if rule == "uniform":
+            return WeightingResult(uniform_weights(len(answers)), {}, "every site that answered has the same weight")
+        if rule == "distance":
+            distance = model_distances(np.asarray(answers["model"]))
+            why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
+            return WeightingResult(distance_weights(distance), {"distance": distance}, why)
+        if rule == "reference_accuracy":
+            assert server.reference is not None
+            right = server.reference.accuracy(np.asarray(answers["model"]))
+            why = "a site's weight is its model's accuracy on the server's reference rows, as a share of all"
+            weights = data_size(right) if right.any() else uniform_weights(len(right))
+            return WeightingResult(weights, {"reference_accuracy": right}, why)
+        why = "a site's weight is its share of the training rows of all sites that answered"
+        return WeightingResult(data_size(answers["count"]), {}, why)
+
+
+RULE_CLASSES: Registry[WeightingRule] = Registry({EXPLANATIONS: "grandrounds.methods.sse_agg.weights:ExplanationRule"})
+"""Rules that ask sites for more than their models."""
+
+
+def weighting_rule(settings: WeighSettings) -> WeightingRule:
+    """Build the rule of [method.weigh]."""
+    return RULE_CLASSES.get(settings.rule, WeightingRule)(settings)
+
+
 def weigh(settings: WeighSettings, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
     """Weigh answers by the rule of [method.weigh].
 
@@ -103,21 +152,4 @@ def weigh(settings: WeighSettings, server: Server, answers: Answers, groups: Arr
     Returns:
         The weights, with their signals and an explanation.
     """
-    if settings.rule == EXPLANATIONS:
-        from grandrounds.methods.sse_agg.weights import explanation_weights  # imports this module
-
-        return explanation_weights(settings, server, answers, groups)
-    if settings.rule == "uniform":
-        return WeightingResult(uniform_weights(len(answers)), {}, "every site that answered has the same weight")
-    if settings.rule == "distance":
-        distance = model_distances(np.asarray(answers["model"]))
-        why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
-        return WeightingResult(distance_weights(distance), {"distance": distance}, why)
-    if settings.rule == "reference_accuracy":
-        assert server.reference is not None
-        right = server.reference.accuracy(np.asarray(answers["model"]))
-        why = "a site's weight is its model's accuracy on the server's reference rows, as a share of all"
-        weights = data_size(right) if right.any() else uniform_weights(len(right))
-        return WeightingResult(weights, {"reference_accuracy": right}, why)
-    why = "a site's weight is its share of the training rows of all sites that answered"
-    return WeightingResult(data_size(answers["count"]), {}, why)
+    return weighting_rule(settings).weigh(server, answers, groups)

@@ -6,16 +6,18 @@ A `spec` is the JSON a site needs to build the same model as the server: name, i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
-from grandrounds.data.kinds import AnyEncoding
 from grandrounds.models.dense import Dense
 from grandrounds.models.losses import LOSSES
 from grandrounds.models.protocol import Model, ModelSpec
+
+if TYPE_CHECKING:
+    from grandrounds.data.kinds import AnyEncoding
 
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class, with interpretable coefficients (tables)",

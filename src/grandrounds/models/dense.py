@@ -20,9 +20,9 @@ import numpy as np
 
 from grandrounds.core import sources
 from grandrounds.core.arrays import Array, load
+from grandrounds.core.averaging import average
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.models.averaging import average
 from grandrounds.models.losses import CROSS_ENTROPY, loss_gradient
 from grandrounds.protocol.layout import Layout
 

@@ -72,22 +72,3 @@ def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, ma
 def is_scale_free(name: str) -> bool:
     """Return True if the steps of a rule do not depend on the scale of the gradient."""
     return name in ("adam", "adamw")
-
-
-def learning_rate(schedule: str, *, base: float, round: int, rounds: int, warmup: int = 0, decay: float = 0.5) -> float:
-    """Return the learning rate of a round (counted from 1).
-
-    `constant`; `step` (times `decay` at half and at three quarters of the rounds); `exponential`
-    (times `decay` over the whole run, a little each round); `cosine` (to zero). A warm-up of w
-    rounds grows linearly to the base first.
-    """
-    if round <= warmup:
-        return base * round / (warmup + 1)
-    progress = (round - 1 - warmup) / max(1, rounds - warmup)
-    if schedule == "step":
-        return base * decay ** int((progress >= 0.5) + (progress >= 0.75))
-    if schedule == "exponential":
-        return float(base * decay**progress)
-    if schedule == "cosine":
-        return float(base * 0.5 * (1 + np.cos(np.pi * progress)))
-    return base

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.averaging import average
+from grandrounds.core.averaging import average
 from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.models.nets.layers import patch_numbers
 from grandrounds.models.nets.products import MAX_PATCH_NUMBERS, as_products, is_using_products

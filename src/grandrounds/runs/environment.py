@@ -15,7 +15,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch")
 @lru_cache
 def environment() -> dict[str, object]:
     """Return the versions of Python and packages, the processor and the memory."""
-    from grandrounds import __version__
+    from grandrounds.core.version import __version__
 
     packages = {"grandrounds": __version__}
     for name in _PACKAGES:
@@ -36,7 +36,7 @@ def environment() -> dict[str, object]:
 
 def own_version() -> str:
     """Return the version of this package."""
-    from grandrounds import __version__
+    from grandrounds.core.version import __version__
 
     return __version__
 

@@ -29,7 +29,8 @@ from grandrounds.explain.stability import stability
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import explain_locally, intercept
+from grandrounds.methods.effects import intercept
+from grandrounds.methods.exchanges import explain_locally
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup

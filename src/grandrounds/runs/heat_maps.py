@@ -32,7 +32,7 @@ from grandrounds.explain.map_metrics import (
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import intercept
+from grandrounds.methods.effects import intercept
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Payload, Send
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup

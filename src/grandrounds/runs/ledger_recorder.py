@@ -34,7 +34,7 @@ from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Round
-from grandrounds.methods.exchanges import intercept
+from grandrounds.methods.effects import intercept
 from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.identity import Identity, Signers, public_pem
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload

@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.local_models import CROSSED, NONE
 from grandrounds.methods.base import Effect, Outcome, Round
-from grandrounds.methods.exchanges import intercept
+from grandrounds.methods.effects import intercept
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 
 _REPORT, _LENT = "local", "lent"

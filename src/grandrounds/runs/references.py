@@ -23,7 +23,7 @@ from grandrounds.explain.features import build_features
 from grandrounds.explain.rationale import ImageScores, RationaleRule, baselines, score_images, score_rationale
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
-from grandrounds.methods import SITE_PLUGINS
+from grandrounds.methods import site_plugins
 from grandrounds.methods.exchanges import count_groups
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
 from grandrounds.methods.sse_agg.harm import MATERIAL_HARM
@@ -70,7 +70,7 @@ class ServerRows:
         stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
         e = plan.engine
         settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}
-        host = SiteHost(stack, plugins=SITE_PLUGINS, own_code=True, **settings)
+        host = SiteHost(stack, plugins=site_plugins(plan), own_code=True, **settings)
         spec = json.dumps({**setup.spec, "groups": count_groups(setup.encoding)})
         shared = {"encoding": json.dumps(setup.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))

@@ -53,7 +53,7 @@ from grandrounds.methods.exchanges import share_reference
 from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.secure import SecureRule, exchange_identities
 from grandrounds.models import Model, build_model
-from grandrounds.models.averaging import average_heads
+from grandrounds.models.heads import average_heads
 from grandrounds.models.protocol import COLUMN_KERNELS, GRADIENT_FREE
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers

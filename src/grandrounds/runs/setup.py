@@ -33,9 +33,10 @@ from grandrounds.experiment.checks.privacy import withheld_splits
 from grandrounds.experiment.checks.task import refuse_groups, refuse_task
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
-from grandrounds.methods import is_variant_of, method_class
+from grandrounds.methods import is_variant_of, method_class, site_plugins
 from grandrounds.methods.baselines import POOLED
-from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
+from grandrounds.methods.effects import intercept
+from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.methods.personal.parts import HEAD
 from grandrounds.methods.personal.server import settings_in_rounds
@@ -275,6 +276,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
         deadline=None if pooled else e.deadline,
         largest_weight=plan.privacy.largest_weight if plan.privacy.secure else 1.0,
         withheld_splits=withheld_splits(plan),
+        plugins=site_plugins(plan),
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

@@ -25,7 +25,7 @@ from grandrounds.site.plugin import Columns, Site, SitePlugin, TrainRequest
 from grandrounds.site.train_job import TrainJob, TrainResult
 
 if TYPE_CHECKING:
-    from grandrounds.protocol.messages import Value
+    pass
 
 KEY = "train.objective"
 Option = bool | int | float | str
@@ -215,18 +215,6 @@ def build_objective(name: str, options: Mapping[str, Any]) -> LocalObjective:
         )
     built: LocalObjective = plugins.call(name, key=KEY, **options)
     return built
-
-
-def objective_payload(train: Any) -> dict[str, Value]:
-    """Return the settings of an Ask that name the local objective of [train]; empty for none.
-
-    Args:
-        train: The [train] section of a plan; an earlier version's has no `objective`.
-    """
-    name = getattr(train, "objective", None)
-    if not name:
-        return {}
-    return {"objective": name, "objective_options": json.dumps(train.objective_options.plain(), sort_keys=True)}
 
 
 class ObjectivePlugin(SitePlugin):

@@ -1,7 +1,7 @@
 """Site plug-ins: the half of a method that runs at the sites. A host calls each of its plug-ins in turn.
 
 A plug-in may answer tasks of its own, add to the job of local training, keep state from round to round, and report on
-the models that sites answer with. `grandrounds.methods.SITE_PLUGINS` lists those of the built-in methods.
+the models that sites answer with. A host builds those that its plan needs (`grandrounds.methods.site_plugins`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from grandrounds.core.arrays import Array
-from grandrounds.models import Model
-from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.messages import Columns as Columns
-from grandrounds.site.anchor import SharedReference
-from grandrounds.site.stack import Part, Stack
-from grandrounds.site.state import SiteStates
-from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
-from grandrounds.site.withheld import WithheldReports
 
 if TYPE_CHECKING:
+    from grandrounds.core.arrays import Array
+    from grandrounds.models import Model
     from grandrounds.privacy.secagg import Secret
+    from grandrounds.protocol.messages import Ask
+    from grandrounds.site.anchor import SharedReference
+    from grandrounds.site.stack import Part, Stack
+    from grandrounds.site.state import SiteStates
+    from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
+    from grandrounds.site.withheld import WithheldReports
 
-Task = Callable[[Ask, Array], Columns]
+Task = Callable[["Ask", "Array"], Columns]
 """Answer an Ask for the sites of these numbers."""
 
 

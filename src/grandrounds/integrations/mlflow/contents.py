@@ -237,7 +237,7 @@ def _digest(values: object) -> str:
 
 def build_tags(run: Run, identity: Identity) -> dict[str, str]:
     """Build the tags that identify a run, and those that must be read with its scores."""
-    from grandrounds import __version__
+    from grandrounds.core.version import __version__
 
     summary = run.summary
     tags = {

@@ -36,14 +36,13 @@ from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.harm import confirms_on_halves
+from grandrounds.methods.training import learning_rate, objective_payload
 from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
 from grandrounds.methods.watch.bins import edges_json
-from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, USE_PERSONAL, Ask, Value
 from grandrounds.protocol.task_spec import NOTHING
 from grandrounds.protocol.tasks import spec_of
-from grandrounds.site.objective import objective_payload
 
 REPEATS = 3
 """Number of repetitions of a request: a server that was killed repeats some of them with other content."""

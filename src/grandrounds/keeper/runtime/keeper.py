@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grandrounds import __version__
 from grandrounds.core.errors import BadInput
+from grandrounds.core.version import __version__
 from grandrounds.data.images import ImageSet
 from grandrounds.data.new_patients import NewPatients
 from grandrounds.data.table import Table

@@ -53,6 +53,7 @@ _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 class ExactMethod(Method):
     """Base class of exact methods: `fit` builds the fit; a round is one exchange; the run ends with the fit."""
 
+    is_exact: ClassVar[bool] = True
     parts: ClassVar[frozenset[str]] = frozenset()
     site: ClassVar[tuple[type[SitePlugin], ...]] = (StatisticSite,)
     kinds: ClassVar[tuple[str, ...]] = ()  # kinds of question that it asks

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from grandrounds.models.losses import SQUARED
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
+
+if TYPE_CHECKING:
+    from grandrounds.site.plugin import SitePlugin
 
 VARIANCES = np.array([0.0, *np.exp(np.linspace(np.log(1e-3), np.log(10.0), 25))])
 """Variances of site intercepts that are tried; for the squared loss in units of the residual variance."""
@@ -74,6 +78,16 @@ def is_personal(plan: Plan) -> bool:
     """Return True if a plan has personal parts or a guard with something to guard; a plan of an earlier version has neither."""
     settings = plan.get("personal")
     return settings is not None and (settings.part != "none" or (settings.guard and not unguarded(plan)))
+
+
+def site_plugins(plan: Plan) -> tuple[type[SitePlugin], ...]:
+    """List the site halves of a plan's personal parts: what is trained in rounds, and what is chosen after them."""
+    if not is_personal(plan):
+        return ()
+    from grandrounds.methods.personal.site import PersonalSite
+    from grandrounds.methods.personal.training import TrainedParts
+
+    return (TrainedParts, PersonalSite) if plan.personal.part in IN_ROUNDS else (PersonalSite,)
 
 
 def fits_intercepts(plan: Plan) -> bool:

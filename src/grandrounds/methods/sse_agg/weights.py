@@ -39,8 +39,9 @@ from grandrounds.methods.sse_agg.printed import (
     printed_agreement,
     worst_site_weights,
 )
-from grandrounds.methods.weigh import EXPLANATIONS, WeightingResult, as_shares, data_size
-from grandrounds.protocol.messages import Answers
+from grandrounds.methods.sse_agg.site import PatientHalves
+from grandrounds.methods.weigh import EXPLANATIONS, WeightingResult, WeightingRule, as_shares, data_size
+from grandrounds.protocol.messages import OWN_HALF, Answers, Payload
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
@@ -57,6 +58,21 @@ TRUST = "trust"
 """State of a site from round to round: its trust by explanations, for rounds without them."""
 
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
+
+
+class ExplanationRule(WeightingRule):
+    """Weigh sites by their explanations, and have those that would be demoted for harm train on one half of their patients."""
+
+    site = (PatientHalves,)
+
+    def reports(self, round: int) -> tuple[str, ...]:
+        return requested_reports(self.settings, round)
+
+    def site_payloads(self, server: Server) -> dict[str, Payload]:
+        return {site: {OWN_HALF: half} for site, half in choose_halves(self.settings, server).items()}
+
+    def weigh(self, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
+        return explanation_weights(self.settings, server, answers, groups)
 
 
 def explanation_weights(
