@@ -118,8 +118,8 @@ def all_site_plugins() -> tuple[type[SitePlugin], ...]:
     from grandrounds.methods.personal.training import TrainedParts
     from grandrounds.methods.weigh import RULE_CLASSES
 
-    tables = (REGULARIZERS, METHODS, RULE_CLASSES)
-    return tuple(dict.fromkeys([p for table in tables for kind in table.values() for p in kind.site] + [TrainedParts, PersonalSite]))
+    kinds = [kind for table in (REGULARIZERS, METHODS, RULE_CLASSES) for kind in table.values()]
+    return tuple(dict.fromkeys([*(plugin for kind in kinds for plugin in kind.site), TrainedParts, PersonalSite]))
 
 
 def sections(method: dict | None = None, **train) -> tuple[Settings, Settings]:

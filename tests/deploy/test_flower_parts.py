@@ -27,7 +27,7 @@ from grandrounds.core.sources import AT_SITES
 from grandrounds.deploy.control import gateway_address
 from grandrounds.deploy.processes import Program, SupervisedProgram, end_leftover
 from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords
-from grandrounds.deploy.run_worker import plan_at_sites
+from grandrounds.deploy.site_plan import plan_at_sites
 from grandrounds.deploy.status import list_runs
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink_program

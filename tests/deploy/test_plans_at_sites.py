@@ -9,7 +9,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.sources import AT_SITES, STROKES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.images import ImageSet
-from grandrounds.deploy.run_worker import plan_at_sites
+from grandrounds.deploy.site_plan import plan_at_sites
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.runtime.run import build_stack
 from grandrounds.runs.deployment import empty

@@ -16,7 +16,7 @@ from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
 from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.run_worker import plan_at_sites
+from grandrounds.deploy.site_plan import plan_at_sites
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.keeper.folder import SiteFolder
 from grandrounds.keeper.runtime import run as site_run

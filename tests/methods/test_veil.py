@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS
-from grandrounds.methods.veil.budget import plan_spending, resolve_selection
+from grandrounds.methods.veil.budget import MAX_SUM_ENTRY, plan_spending, resolve_selection
 from grandrounds.methods.veil.regression import Curvature, fit_moments, fit_step, strongest_features, unpack_moments
 from grandrounds.methods.veil.site import MOMENTS, PROPOSE, SCORES
-from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
 from grandrounds.methods.veil.weights import Ballot, net_votes, quorum_votes
 from grandrounds.privacy.accounting import epsilon_of, skellam_rho
 from grandrounds.privacy.budget import Budget

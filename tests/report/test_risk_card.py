@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.models.card import Card, RiskRange, Term
-from grandrounds.report.figures.card import card_calibration, card_decision_curve, card_sheet, nomogram
+from grandrounds.report.figures.card import card_calibration, card_decision_curve, card_sheet, nomogram, risk_card_page
 from grandrounds.report.risk_card import (
     Band,
     CalibrationPoint,
@@ -17,7 +17,6 @@ from grandrounds.report.risk_card import (
     CardRecord,
     list_bands,
     read_card,
-    risk_card_page,
     risk_text,
     total_text,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.analysis.conclusion import describe_conclusion
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import TrainSettings
@@ -123,7 +124,7 @@ class Comparison:
         """
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
-        if arm is first or len(keys) < 2 or has_other_rows(arm, first):
+        if arm is first or len(keys) < 2 or self.has_other_rows(arm):
             return None
         return clip_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), metric_range(metric))
 
@@ -148,7 +149,7 @@ class Comparison:
         """One sentence each where runs predict another event or were tested on other patients than the first arm's."""
         first, out = self.arms[0], []
         for arm in self.arms[1:]:
-            if has_other_rows(arm, first):
+            if self.has_other_rows(arm):
                 rows = [_test_rows(next(iter(each.runs.values()))) for each in (arm, first)]
                 out.append(
                     f"{arm.label} was tested on {rows[0]:,} rows and {first.label} on {rows[1]:,}: these are other patients, so "
@@ -171,11 +172,14 @@ class Comparison:
         listing = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in events_by_arm.items())
         return [f"the runs do not predict the same event, so their figures cannot be compared ({listing})"]
 
+    def has_other_rows(self, arm: Arm) -> bool:
+        """Tell whether an arm's number of test rows differs from the first's for a seed and fold that both have."""
+        first = self.arms[0]
+        return any(_test_rows(run) != _test_rows(first.runs[key]) for key, run in arm.runs.items() if key in first.runs)
+
     @property
     def conclusion(self) -> list[str]:
         """Sentences on the headline metric by the paired tests: of the methods, and of the first against hospitals alone."""
-        from grandrounds.analysis.conclusion import describe_conclusion
-
         return describe_conclusion(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,11 +228,6 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return str(self.frame.to_html())
-
-
-def has_other_rows(arm: Arm, first: Arm) -> bool:
-    """Tell whether an arm's number of test rows differs from the first's for a seed and fold that both have."""
-    return any(_test_rows(run) != _test_rows(first.runs[key]) for key, run in arm.runs.items() if key in first.runs)
 
 
 def _set_aside(run: Run) -> list[tuple[str, int]]:

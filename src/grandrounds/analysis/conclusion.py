@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from grandrounds.analysis.compare import Arm, Comparison, has_other_rows
 from grandrounds.methods.baselines import POOLED, Local
 from grandrounds.metrics import PairedTest
 from grandrounds.metrics.names import higher_is_better, metric_label
 from grandrounds.metrics.statistics import MIN_RUNS, holm
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.compare import Arm, Comparison
 
 _LEVEL = 0.05
 _LISTED = 4
@@ -31,7 +34,7 @@ def describe_conclusion(result: Comparison) -> list[str]:
         The sentences; none where no other arm was tested on the same patients.
     """
     first, metric = result.arms[0], result.headline
-    others = [arm for arm in result.arms[1:] if not has_other_rows(arm, first)]
+    others = [arm for arm in result.arms[1:] if not result.has_other_rows(arm)]
     tested = {arm.label: (arm, pair) for arm in others if (pair := result.paired(arm, metric)) is not None and pair.n >= MIN_RUNS}
     if not tested:
         few = f"fewer than {MIN_RUNS} runs pair up with those of {first.label}; use {MIN_RUNS} or more seeds"

@@ -57,7 +57,7 @@ class RiskCard:
         Returns:
             The text of the page.
         """
-        from grandrounds.report.risk_card import risk_card_page
+        from grandrounds.report.figures.card import risk_card_page
 
         return risk_card_page(self.record, self.performance, self._provenance().tag)
 

@@ -11,7 +11,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import FINISHED, Control, FlowerRun
 from grandrounds.deploy.plan_encryption import encrypt_plan
 from grandrounds.deploy.records import RunRecords, check_run_name
-from grandrounds.deploy.run_worker import PlainPlan
+from grandrounds.deploy.site_plan import PlainPlan, plan_at_sites
 from grandrounds.deploy.superlink import Link
 
 if TYPE_CHECKING:
@@ -146,7 +146,6 @@ def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any
     """
     from grandrounds.core.plan_types import Plan
     from grandrounds.data.public import make_public_encoding
-    from grandrounds.deploy.run_worker import plan_at_sites
     from grandrounds.methods import method_class
     from grandrounds.runs.deployment import empty, refuse_unfit
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
+from grandrounds.core.plan_types import MethodSettings, TrainSettings
 from grandrounds.core.registry import Registry
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import LocalRegularizer, Method
-    from grandrounds.site.plugin import SitePlugin
 
 _HERE = "grandrounds.methods"
 METHODS: Registry[Method] = Registry(
@@ -135,28 +133,6 @@ def regularizer_class(settings: Any) -> type[LocalRegularizer]:
     """
     named = "none" if settings.stability == "auto" else settings.stability
     return REGULARIZERS[method_class(settings.name).regularizer_name or named]
-
-
-def site_plugins(plan: Plan) -> tuple[type[SitePlugin], ...]:
-    """List the site halves of a plan: of its local regularizer, its weighting, its method and its personal parts.
-
-    Args:
-        plan: The experiment's plan.
-
-    Returns:
-        Their classes, each once; a host builds these and no others.
-    """
-    return tuple(dict.fromkeys(_site_plugins(plan)))
-
-
-def _site_plugins(plan: Plan) -> Iterator[type[SitePlugin]]:
-    from grandrounds.methods.personal import server as personal
-    from grandrounds.methods.weigh import weighting_rule
-
-    yield from regularizer_class(plan.method).site
-    yield from method_class(plan.method.name).site
-    yield from weighting_rule(plan.method.weigh).site
-    yield from personal.site_plugins(plan)
 
 
 def build_method(settings: MethodSettings, train: TrainSettings) -> Method:

@@ -265,28 +265,6 @@ def interval_text(total: RiskRange) -> str:
     return f"{show_risk(total.low)} to {show_risk(total.high)}"
 
 
-def risk_card_page(record: CardRecord, performance: CardPerformance | None, provenance: str = "") -> str:
-    """Write the card as one HTML page for a sheet of paper.
-
-    Args:
-        record: The card.
-        performance: How it does at one place; None leaves the two charts out.
-        provenance: HTML for the page's head.
-
-    Returns:
-        HTML. The page holds one drawing and no script.
-    """
-    from grandrounds.report.document import document
-    from grandrounds.report.figures.card import card_sheet
-
-    sheet = card_sheet(record, performance)
-    style = (
-        "body{max-width:820px;margin:1rem auto}svg{width:100%;height:auto}"
-        "@media print{svg{max-height:270mm}body{margin:0}}"
-    )
-    return document(visible(record.title), [f"<main>{sheet}</main>"], None, style=style, head=provenance)
-
-
 def escape_text(text: object) -> str:
     """Escape a name from data for a drawing."""
     return escape(visible(str(text)))

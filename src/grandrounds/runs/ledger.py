@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from grandrounds.audit.files import FinalFiles
 from grandrounds.core.arrays import Array
+from grandrounds.core.packages import NEEDED_PACKAGES, is_installed
 from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 SERVER = "server"
 """The name of the key that signs entries and heads."""
-
-NEEDED_PACKAGES = ("cryptography", "rfc8785")
 
 
 class Recording(Protocol):
@@ -121,11 +119,3 @@ def simulated_signers(seed: int, sites: Sequence[str]) -> Signers:
 
     keys = {site: Identity.simulated(seed, site).public for site in sites}
     return Signers(Identity.simulated(seed, SERVER), keys, SIMULATED)
-
-
-def is_installed(name: str) -> bool:
-    """Tell whether a package can be imported."""
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False

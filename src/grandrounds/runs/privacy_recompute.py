@@ -215,7 +215,7 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Content], tuple[Content, ...
 
     Signatures are checked by `rounds audit verify`.
     """
-    from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
+    from grandrounds.core.packages import NEEDED_PACKAGES, is_installed
 
     if not (folder / "ledger.db").exists() or not all(map(is_installed, NEEDED_PACKAGES)):
         return None

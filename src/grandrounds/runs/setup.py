@@ -33,13 +33,14 @@ from grandrounds.experiment.checks.privacy import withheld_splits
 from grandrounds.experiment.checks.task import refuse_groups, refuse_task
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
-from grandrounds.methods import is_variant_of, method_class, site_plugins
+from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.effects import intercept
 from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.methods.personal.parts import HEAD
 from grandrounds.methods.personal.server import settings_in_rounds
+from grandrounds.methods.plugins import site_plugins
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
 from grandrounds.models.column_model import LEAST, SEED

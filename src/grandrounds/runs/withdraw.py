@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named, slug
+from grandrounds.core.packages import NEEDED_PACKAGES, is_installed
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.sources import AT_SITES, DATA_FRAME
@@ -38,7 +39,7 @@ from grandrounds.runs.kept_setup import (
     start_from_checkpoint,
     start_from_sums,
 )
-from grandrounds.runs.ledger import NEEDED_PACKAGES, SERVER, is_installed
+from grandrounds.runs.ledger import SERVER
 from grandrounds.runs.run import Run, as_rows
 from grandrounds.runs.runner import execute_plan
 from grandrounds.runs.withdrawal import (

@@ -14,6 +14,7 @@ from typing import Any
 
 from grandrounds.core.arrays import NUMBER, misfit, read_json, write_atomic
 from grandrounds.core.errors import BadInput
+from grandrounds.core.packages import NEEDED_PACKAGES, is_installed
 
 SCHEMA = 1
 MARK = "withdrawn.json"
@@ -194,8 +195,6 @@ def read_withdrawn(folder: Path) -> Withdrawn | None:
     Raises:
         BadInput: The mark is damaged.
     """
-    from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
-
     mark = read_mark(folder)
     if mark is not None or not (folder / "ledger.db").is_file() or not all(map(is_installed, NEEDED_PACKAGES)):
         return mark

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from grandrounds.audit.files import SUMMARY
 from grandrounds.core.errors import GrandRoundsError
-from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
+from grandrounds.core.packages import NEEDED_PACKAGES, is_installed
 
 
 class ChangedRun(GrandRoundsError):

@@ -6,6 +6,7 @@ those at hospitals, are logged in the same way.
 
 from __future__ import annotations
 
-from grandrounds.integrations.mlflow.target import FORMS, Figures, LoggedRun, NotLogged, Target, track
+from grandrounds.integrations.mlflow.target import FORMS, Figures, LoggedRun, NotLogged, Target
+from grandrounds.integrations.mlflow.tracking import track
 
 __all__ = ["FORMS", "Figures", "LoggedRun", "NotLogged", "Target", "track"]

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, install_extra, nearest
 from grandrounds.core.redact import HIDDEN, hide
-from grandrounds.runs.run import Run
 
 Figures = Literal["json", "html", "png"]
 FORMS: tuple[Figures, ...] = get_args(Figures)
@@ -104,27 +103,3 @@ def _secrets_of(uri: str) -> set[str]:
     parts = [user[1], *user[1].partition(":")[::2]] if user else []
     parts += [pair.partition("=")[2] for pair in urlsplit(uri).query.split("&")]
     return {p for part in parts for p in (part, unquote(part)) if p}
-
-
-def track(run: Run, target: str | Target = "mlflow", *, figures: Figures = "json") -> LoggedRun:
-    """Log a finished run, or update its earlier log.
-
-    Args:
-        run: The run.
-        target: The tracker: "mlflow", "mlflow:URI" or a Target.
-        figures: "json" for Plotly, "html" for a page each (2 MB), "png" if kaleido and a browser are installed.
-
-    Returns:
-        The logged run.
-
-    Raises:
-        BadInput: The tracker or the format is unknown, or the run is not finished.
-        NotLogged: The tracker failed.
-    """
-    place = target if isinstance(target, Target) else Target.parse(target)
-    if figures not in FORMS:
-        raise BadInput(f"unknown format of figures '{figures}'; {nearest(figures, FORMS)}", code="unknown-figure-format")
-    from grandrounds.integrations.mlflow.client import log
-    from grandrounds.integrations.mlflow.contents import read_contents
-
-    return log(read_contents(run), place, figures=figures)

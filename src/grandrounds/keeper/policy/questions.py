@@ -37,7 +37,7 @@ from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.harm import confirms_on_halves
 from grandrounds.methods.training import learning_rate, objective_payload
-from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
+from grandrounds.methods.veil.budget import MAX_SUM_ENTRY
 from grandrounds.methods.watch.bins import edges_json
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, USE_PERSONAL, Ask, Value

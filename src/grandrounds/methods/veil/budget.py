@@ -26,6 +26,9 @@ LOCAL, SECURE = "local", "secure aggregation"
 VOTING = ("score", "paper", "strongly_convex", "non_expansive")
 """Selections by proposals of each site; all others use sums."""
 
+MAX_SUM_ENTRY = 2.0**30
+"""Upper bound of an entry of one site's sum."""
+
 _RHO_MARGIN = 1 - 1e-3
 """Share of the budget's zCDP for secure sums: discrete noise costs a little more."""
 
@@ -178,7 +181,6 @@ class Spending:
     def _step(self, task: str) -> float:
         """Compute the rounding step of sums, with room for the noise."""
         from grandrounds.methods.secure import STATISTIC_BITS
-        from grandrounds.methods.veil.sums import MAX_SUM_ENTRY
         from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
         roughly = 2 * self._sensitivity(task) / math.sqrt(2 * dict(self.rhos)[task])

@@ -19,13 +19,10 @@ from grandrounds.core.records import Stage
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, select_columns
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS, SumResult, secure_sum
-from grandrounds.methods.veil.budget import Spending
+from grandrounds.methods.veil.budget import MAX_SUM_ENTRY, Spending
 from grandrounds.methods.veil.regression import Curvature, fit_moments, fit_step, strongest_features, unpack_moments
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import MOMENTS, PERCENTILES, SCORES
-
-MAX_SUM_ENTRY = 2.0**30
-"""Upper bound of an entry of one site's sum."""
 
 
 def fit_from_sums(

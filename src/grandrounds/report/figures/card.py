@@ -9,7 +9,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import floor, log10
 
+from grandrounds.core.errors import visible
 from grandrounds.models.card import Card, show_risk
+from grandrounds.report.document import document
 from grandrounds.report.risk_card import (
     NOT_MEASURED,
     Band,
@@ -365,3 +367,22 @@ def _round_values(low: float, high: float) -> list[float]:
     step = next(s * unit for s in (0.1, 0.2, 0.5, 1.0, 2.0) if span / (s * unit) <= 6)
     first = -floor(-low / step)
     return [k * step for k in range(first, floor(high / step + 1e-9) + 1)]
+
+
+def risk_card_page(record: CardRecord, performance: CardPerformance | None, provenance: str = "") -> str:
+    """Write the card as one HTML page for a sheet of paper.
+
+    Args:
+        record: The card.
+        performance: How it does at one place; None leaves the two charts out.
+        provenance: HTML for the page's head.
+
+    Returns:
+        HTML. The page holds one drawing and no script.
+    """
+    sheet = card_sheet(record, performance)
+    style = (
+        "body{max-width:820px;margin:1rem auto}svg{width:100%;height:auto}"
+        "@media print{svg{max-height:270mm}body{margin:0}}"
+    )
+    return document(visible(record.title), [f"<main>{sheet}</main>"], None, style=style, head=provenance)
