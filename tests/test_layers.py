@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tools.structure import Structure
 
 import grandrounds
+from grandrounds.methods import METHODS
 
 SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
@@ -74,3 +78,33 @@ def test_no_private_name_is_imported_from_another_package():
 def test_nothing_in_the_package_imports_its_reproductions():
     wrong = [f for f in FILES for module, _ in imports(f) if module.startswith("grandrounds_studies")]
     assert not wrong
+
+
+@pytest.fixture(scope="module")
+def structure() -> Structure:
+    return Structure(SOURCE)
+
+
+def test_no_files_need_each_other(structure):
+    assert structure.circles() == []
+
+
+MOST = {"folders that import each other": 21, "imports inside functions": 1000, "functions over 50 lines": 140}
+"""Counts that may only fall; whoever lowers one lowers it here. Goals: 0, 150 and 60."""
+
+
+def test_what_makes_the_code_hard_to_follow_only_falls(structure):
+    counts = {
+        "folders that import each other": len(structure.mutual_folders()),
+        "imports inside functions": structure.late_imports(),
+        "functions over 50 lines": len(structure.long_functions()),
+    }
+    assert {name: count for name, count in counts.items() if count > MOST[name]} == {}
+
+
+def test_a_method_is_imported_without_the_others():
+    code = "import sys, grandrounds.methods.fedavg; print(*(m for m in sys.modules if m.startswith('grandrounds')))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(loaded) < 40
+    others = {path.partition(":")[0] for path in METHODS.paths.values()} - {METHODS.paths["fedavg"].partition(":")[0]}
+    assert not others & set(loaded)

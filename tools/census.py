@@ -1,4 +1,4 @@
-"""Count what makes a code base hard to read: files, lines, upward imports, vague names, untyped values.
+"""Count what makes a code base hard to read: files, lines, upward imports, circles, vague names, untyped values.
 
     python tools/census.py [SOURCE]        # SOURCE: src/grandrounds
 """
@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.test_layers import ORDER  # noqa: E402
+from tools.structure import Structure  # noqa: E402
 
 VAGUE = frozenset({
     "found", "held", "said", "told", "own", "kept", "made", "given", "known", "asked", "seen", "done", "left", "gone", "here",
@@ -61,6 +62,7 @@ def census(source: Path) -> dict[str, str]:
     Returns:
         What was counted, as words.
     """
+    structure = Structure(source)
     files = sorted(source.rglob("*.py"))
     texts = {file: file.read_text() for file in files}
     trees = {file: ast.parse(text) for file, text in texts.items()}
@@ -74,6 +76,10 @@ def census(source: Path) -> dict[str, str]:
         "median file": f"{statistics.median(lines):.0f} lines; {sum(n < 50 for n in lines)} files under 50",
         "modules at the root": f"{sum(1 for _ in source.glob('*.py'))}",
         "imports that point up": f"{len(up)}",
+        "circles of files": f"{len(structure.circles())}",
+        "folders that import each other": f"{len(structure.mutual_folders())} pairs",
+        "imports inside functions": f"{structure.late_imports():,}",
+        "functions over 50 lines": f"{len(structure.long_functions())}",
         "vague local names": f"{len(vague) / len(names):.1%} of {len(names):,}",
         "dict[str, Any] and Mapping[str, Any]": f"{sum(len(UNTYPED.findall(text)) for text in texts.values()):,}",
     }

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.fast_text import DELIMITERS, split_columns
-from grandrounds.data.formats import PLAIN, Format
-from grandrounds.data.readers import DEFAULT_MISSING
+from grandrounds.data.formats import DEFAULT_MISSING, PLAIN, Format
 from grandrounds.data.text_file import decode_text, read_text
 
 MARKS = frozenset(DEFAULT_MISSING)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.parquet_file import read_parquet, to_array
-from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.table import to_column, without_marks
 from tests.support import refused
 

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.readers import DEFAULT_MISSING, read_table
+from grandrounds.data.formats import DEFAULT_MISSING
+from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
 
 # text that strip() leaves alone and that neither is a mark for missing nor reads as a number

@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from grandrounds.data.agreement.schema import read_schema
+from grandrounds.data.agreement.schema_file import read_schema
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.manifest import check_manifest

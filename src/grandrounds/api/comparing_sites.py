@@ -14,7 +14,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.sources import DATA_FRAME
 from grandrounds.data.agreement.bins import YEARS, AgreedBins
 from grandrounds.data.agreement.draft import draft_schema
-from grandrounds.data.agreement.schema import DataSchema, read_schema
+from grandrounds.data.agreement.schema import DataSchema
+from grandrounds.data.agreement.schema_file import read_schema
 from grandrounds.data.sets.catalog import CATALOG
 
 if TYPE_CHECKING:

@@ -407,7 +407,8 @@ def build_experiment(
         BadInput: Options contradict each other, or the label is missing.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.readers import DEFAULT_MISSING, TABLES
+    from grandrounds.data.formats import DEFAULT_MISSING
+    from grandrounds.data.readers import TABLES
     from grandrounds.data.spreadsheets import UNREADABLE
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe

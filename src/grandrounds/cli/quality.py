@@ -144,7 +144,8 @@ def _write_plan(
     from grandrounds.core import toml
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.schema import DataSchema, read_schema
+    from grandrounds.data.agreement.schema import DataSchema
+    from grandrounds.data.agreement.schema_file import read_schema
     from grandrounds.experiment.experiment import Experiment
 
     if schema is None:

@@ -83,7 +83,7 @@ def check(
     """
     from grandrounds.cli.site_report import compare_at_home, write_check
     from grandrounds.data.agreement import check as fit
-    from grandrounds.data.agreement.schema import read_schema
+    from grandrounds.data.agreement.schema_file import read_schema
     from grandrounds.data.quality.assess import read_and_assess
 
     agreed = read_schema(schema)
@@ -163,8 +163,9 @@ def schema_(
     from grandrounds.core.toml import dumps
     from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
     from grandrounds.data.agreement.schema import AgreedSchema
+    from grandrounds.data.formats import DEFAULT_MISSING
     from grandrounds.data.image_files import read_npz
-    from grandrounds.data.readers import DEFAULT_MISSING, read_table
+    from grandrounds.data.readers import read_table
 
     drafted: AgreedSchema
     if table.lower().endswith(".npz"):

@@ -113,7 +113,8 @@ def read_rows(source: str, table: str | None, query: str | None, reading: Readin
         BadInput: There is no table, or options contradict each other.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.readers import DEFAULT_MISSING, read_table
+    from grandrounds.data.formats import DEFAULT_MISSING
+    from grandrounds.data.readers import read_table
     from grandrounds.data.sets.catalog import CATALOG
 
     if bool(source) == (table is not None):

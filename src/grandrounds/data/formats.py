@@ -19,6 +19,9 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import EXACT, format_number, parse_numbers
 
+DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a", "#N/A", "#NV", "<NA>")
+"""Cells that mean a missing value, unless an experiment lists others."""
+
 AUTO = "auto"
 DECIMALS = (AUTO, ",", ".")
 CENSORED = ("value", "half", "missing")

@@ -21,7 +21,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
-from grandrounds.data.formats import PLAIN, Format
+from grandrounds.data.formats import DEFAULT_MISSING, PLAIN, Format
 from grandrounds.data.limits import check_file
 from grandrounds.data.parquet_file import read_parquet
 from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
@@ -32,7 +32,6 @@ from grandrounds.data.text_file import decode_text, read_text
 
 # "None" is not here: in some tables it is a category ("no treatment given").
 # "." is how SAS and Stata write it, "#NV" is German Excel's "#N/A".
-DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?", ".", "n/a", "#N/A", "#NV", "<NA>")
 
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
 PARQUET = (".parquet", ".pq")

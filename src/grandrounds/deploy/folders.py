@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
-from grandrounds.data.agreement.schema import parse_schema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.cohort.plan_cohort import COHORT_FILE
 from grandrounds.deploy import nginx
 from grandrounds.deploy.consortium import Consortium, Member, load, slug

@@ -7,7 +7,8 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.sources import AT_SITES, STROKES
-from grandrounds.data.agreement import schema
+from grandrounds.data.agreement.schema import DataSchema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.encoding import order_classes
 from grandrounds.data.event import state_event
 from grandrounds.data.scans.options import ScanOptions
@@ -27,7 +28,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
             "consortium.toml has no [data]: the sites must agree on columns or images before a run",
             code="no-agreed-data",
         )
-    agreement = schema.parse_schema(agreed)
+    agreement = parse_schema(agreed)
     requested, settings = plan["data"], agreement.settings()
     nowhere: dict[str, object] = {
         "name": None,
@@ -44,7 +45,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
         nowhere["scan"] = ScanOptions().to_dict(whole=True)
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
     data["units"] = {**requested.get("units", {}), **settings.get("units", {})}
-    if requested["encoding"] == "public" and isinstance(agreement, schema.DataSchema):  # sites are asked for none of these
+    if requested["encoding"] == "public" and isinstance(agreement, DataSchema):  # sites are asked for none of these
         data["ranges"] = {**agreement.ranges(), **requested["ranges"]}
         data["levels"] = {**agreement.levels(), **data["levels"]}
     if data["pictures"] and requested["masks"] == STROKES:  # computed at each site

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section, SourceName
+from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.partition import KINDS
-from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.scans.options import WINDOWS, parse_options
 from grandrounds.explain.explainers.registry import MAPS, SKETCHES
 

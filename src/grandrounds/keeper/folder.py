@@ -14,7 +14,8 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.check import read_rows
-from grandrounds.data.agreement.schema import AgreedSchema, DataSchema, parse_schema
+from grandrounds.data.agreement.schema import AgreedSchema, DataSchema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.cohort.plan_cohort import resolve_cohort
 from grandrounds.data.formats import Format

@@ -16,7 +16,8 @@ from grandrounds.data.agreement import check as fit
 from grandrounds.data.agreement.check import check_brightness, examine_data, read_rows
 from grandrounds.data.agreement.draft import draft_image_schema
 from grandrounds.data.agreement.images import USUAL, inspect_images
-from grandrounds.data.agreement.schema import LEVELS, DataSchema, ImageSchema, parse_schema, read_schema
+from grandrounds.data.agreement.schema import LEVELS, DataSchema, ImageSchema
+from grandrounds.data.agreement.schema_file import parse_schema, read_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images, to_npz
 from grandrounds.data.sets.catalog import find_entry

@@ -8,7 +8,8 @@ from pydicom import dcmread
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.check import examine_data, read_rows, shareable_codes
-from grandrounds.data.agreement.schema import ImageSchema, parse_schema
+from grandrounds.data.agreement.schema import ImageSchema
+from grandrounds.data.agreement.schema_file import parse_schema
 from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti
 
 AGREED = {

@@ -12,7 +12,8 @@ import grandrounds as gr
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.check import check_table
 from grandrounds.data.agreement.draft import draft_schema
-from grandrounds.data.agreement.schema import DataSchema, read_schema
+from grandrounds.data.agreement.schema import DataSchema
+from grandrounds.data.agreement.schema_file import read_schema
 from grandrounds.data.table import Table
 from tests.command import rounds
 from tests.support import patients, refused

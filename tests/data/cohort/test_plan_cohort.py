@@ -6,7 +6,7 @@ import json
 import tomllib
 
 from grandrounds.core.plan_types import DataSettings
-from grandrounds.data.agreement.schema import parse_schema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.cohort.cohort_file import parse_cohort
 from grandrounds.data.cohort.plan_cohort import (
     compare_cohorts,

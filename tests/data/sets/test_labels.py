@@ -6,7 +6,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case_page import event_name, value_with_unit
-from grandrounds.data.agreement.schema import parse_schema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.sets import eicu
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.sets.labels import ColumnLabels

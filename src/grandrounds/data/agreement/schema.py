@@ -8,12 +8,10 @@ server knows a model's inputs before any site has answered.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
@@ -22,9 +20,9 @@ from grandrounds.core.plan_types import DataSettings
 from grandrounds.core.sources import AT_SITES
 from grandrounds.data.agreement.dates import AgreedDates, read_dates_section
 from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.images import size_text
 from grandrounds.data.outcome import settle_task
-from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.scans.options import ScanOptions, parse_options
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
@@ -573,45 +571,6 @@ def _read_task(plain: Mapping[str, object], where: str) -> str:
 
 AgreedSchema = DataSchema | ImageSchema
 """Schema that a consortium agreed on: the columns of a table, or images."""
-
-
-def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
-    """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition."""
-    if isinstance(plain, Mapping) and "cohort" in plain:
-        from grandrounds.data.cohort.plan_cohort import read_agreed, resolve_cohort
-
-        whole = resolve_cohort(plain, None, where=where)
-        cohort = read_agreed(whole["cohort"], where=f"{where} cohort")
-        rest = {key: value for key, value in whole.items() if key != "cohort"}
-        return replace(DataSchema.from_dict(rest, where=where), cohort=cohort)
-    kind = ImageSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
-    return kind.from_dict(plain, where=where)
-
-
-def read_schema(path: Path) -> AgreedSchema:
-    """Read the schema in a file: schema.json, or the [data] section of consortium.toml."""
-    import tomllib
-
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "not UTF-8 text"
-        raise BadInput(
-            f"the schema {path} cannot be read: {reason}; give schema.json of the site's folder", code="unreadable-file"
-        ) from None
-    try:
-        content: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as e:
-        raise BadInput(
-            f"the schema {path} is damaged ({e}); take it from the site's folder again", code="damaged-schema"
-        ) from None
-    if path.suffix == ".toml":
-        content = content.get("data", {})
-    if isinstance(content, Mapping) and "cohort" in content:
-        from grandrounds.data.cohort.plan_cohort import resolve_cohort
-
-        content = resolve_cohort(content, path.parent, where=f"[data] of {path}")
-    return parse_schema(content, where=f"[data] of {path}")
 
 
 def _read_column(name: str, entry: object, where: str) -> AgreedColumn:
