@@ -19,11 +19,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from grandrounds.core import plugins
 from grandrounds.data.images import ImageSet
 from grandrounds.data.sets.images import xfed_masks
 from grandrounds.data.store import VARIABLE
 from grandrounds.engine.local import LocalEngine
 from grandrounds.protocol.messages import Ask
+from tests import store
+from tests.durations import Durations
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 
@@ -33,6 +36,11 @@ settings.load_profile("unhurried")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations())
 
 
 def pytest_collection_finish():
@@ -122,7 +130,17 @@ def no_loop_of_a_browser(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def own_state(tmp_path_factory):
-    """The secret that runs with code of their own are stamped with is made in a folder of the tests."""
+    """The secret that runs with code of their own are stamped with is in a folder of the tests, and the same for all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        plugins.key_file().parent.mkdir(mode=0o700)
+        plugins.key_file().touch(mode=0o600)
+        plugins.key_file().write_bytes(store.secret())
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unchanged_runs():
+    """No test wrote into a run that tests share."""
+    yield
+    store.check_unchanged()
