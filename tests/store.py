@@ -21,10 +21,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import grandrounds as gr
 from grandrounds.api.sources import build_experiment
 from grandrounds.core import plugins
 from grandrounds.core.errors import GrandRoundsWarning
+from grandrounds.core.sources import DATA_FRAME
 from grandrounds.data.table import Table
 from grandrounds.runs.run import as_rows
 
@@ -56,6 +59,8 @@ def finished(source: Any = None, *, table: Any = None, **options: Any) -> Path:
     """
     experiment, frame = build_experiment(source, **options)
     rows = as_rows(table if frame is None else frame)
+    if rows is not None and experiment.data.name is None and experiment.data.table is None:  # as the run names them
+        experiment = experiment.model_copy(update={"data": experiment.data.model_copy(update={"table": DATA_FRAME})})
     values = experiment.plan()
     for name in ("table", "pictures", "masks"):
         if (path := values["data"][name]) and rows is None:
@@ -81,6 +86,16 @@ def shared(make: Callable[[Path], object]) -> Path:
     any file of the tests.
     """
     return _once(_generation(PACKAGE + TESTS), f"{make.__module__}.{make.__qualname__}", make)
+
+
+def shared_folder(make: Callable[[Path], object]) -> Any:
+    """Turn a function that fills a folder into a fixture of the same name that gives the shared folder."""
+
+    @pytest.fixture(scope="module", name=make.__name__)
+    def folder() -> Path:
+        return shared(make)
+
+    return folder
 
 
 def copied(folder: Path, to: Path) -> Path:

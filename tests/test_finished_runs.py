@@ -43,6 +43,11 @@ def test_equal_plans_are_trained_once_and_others_again(tmp_path, monkeypatch):
     assert is_stamped(folder, gr.load_run(folder).plan)
 
 
+def test_a_plan_needs_no_name_for_rows_in_memory():
+    plan = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}})
+    assert gr.load_run(store.finished(plan, table=patients([30, 20]))).summary.rounds == 1
+
+
 def test_workers_at_once_make_it_once():
     made = []
 

@@ -15,20 +15,21 @@ from grandrounds.analysis.comparison_plans import comparison_plans, model_plans
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
+from tests.store import copied, finished
 from tests.support import refused
 
 BASE = {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}, "name": "cmp"}
 
 
+def run_of(experiment: gr.Experiment) -> gr.Run:
+    return gr.load_run(finished(experiment))
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
+def runs():
     base = gr.Experiment.parse(BASE)
     return [
-        gr.run(
-            base.with_settings([f"method.name={method}", f"seed={seed}", "method.mu=20.0"]),
-            out=folder / f"{method}-{seed}",
-        )
+        run_of(base.with_settings([f"method.name={method}", f"seed={seed}", "method.mu=20.0"]))
         for method in ("fedavg", "fedprox")
         for seed in range(3)
     ]
@@ -85,15 +86,15 @@ class Given(Arm):
         return [a + b for a, b in zip((0.90, 0.80, 0.85), self.added, strict=True)]
 
 
-def test_federation_against_hospitals_alone_has_a_sentence_and_other_patients_none(runs, tmp_path):
-    alone = [gr.run(gr.Experiment.parse({**BASE, "seed": s, "method": {"name": "local", "rounds": 1}}), out=tmp_path / f"l{s}")
-             for s in range(3)]  # fmt: skip
+def test_federation_against_hospitals_alone_has_a_sentence_and_other_patients_none(runs):
+    local = {**BASE, "method": {"name": "local", "rounds": 1}}
+    alone = [run_of(gr.Experiment.parse({**local, "seed": s})) for s in range(3)]
     same = {(seed, 0): runs[seed] for seed in range(3)}
     theirs = {(seed, 0): run for seed, run in enumerate(alone)}
     told = Comparison((Given("fedavg", same), Given("local", theirs, added=(-0.02, -0.021, -0.022))), ("auroc",)).conclusion
     assert "federation (fedavg) is better than hospitals alone, +0.0210 (+0.0185 to +0.0235), p < 0.001." in told[0]
     held = gr.Experiment.parse({**BASE, "reference": {"rows": {"rows": 40}}})
-    fewer = [gr.run(held.with_settings([f"seed={s}"]), out=tmp_path / f"h{s}") for s in range(3)]
+    fewer = [run_of(held.with_settings([f"seed={s}"])) for s in range(3)]
     result = compare([*runs[:3], *fewer])
     assert result.paired(result.arms[1], "auroc") is None and result.conclusion == []
     assert "other patients" in result.warnings[0] and "--set reference.rows.rows=40" in result.warnings[0]
@@ -115,13 +116,13 @@ def test_rows_that_one_method_sets_aside_are_set_aside_in_every_arm():
     assert set(map(str, aside(own, "fedavg", "sse-agg").values())) == {"{'mine': 50}"}
 
 
-def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):
+def test_what_a_method_brings_with_it_goes_without_saying(runs):
     """SSE-AGG weighs by explanations and holds sites together of itself; what someone chose is named."""
     held = {**BASE, "reference": {"rows": {"rows": 40}}, "method": {**BASE["method"], "name": "sse-agg"}}
-    ours = gr.run(gr.Experiment.parse(held), out=tmp_path / "ours")
+    ours = run_of(gr.Experiment.parse(held))
     other = {**held, "method": {**held["method"], "stability": "proximal"}}
-    chosen = gr.run(gr.Experiment.parse(other), out=tmp_path / "chosen")
-    plain = gr.run(gr.Experiment.parse({**held, "method": BASE["method"]}), out=tmp_path / "plain")
+    chosen = run_of(gr.Experiment.parse(other))
+    plain = run_of(gr.Experiment.parse({**held, "method": BASE["method"]}))
     assert [a.label for a in compare([plain, ours]).arms] == ["fedavg", "sse-agg"]
     assert [a.label for a in compare([plain, chosen]).arms] == [
         "fedavg, method.stability=none",
@@ -130,8 +131,8 @@ def test_what_a_method_brings_with_it_goes_without_saying(runs, tmp_path):
     assert [a.label for a in compare([ours, chosen]).arms] == ["method.stability=none", "method.stability=proximal"]
 
 
-def test_other_differences_are_named(runs, tmp_path):
-    other = gr.run(gr.Experiment.parse({**BASE, "train": {"lr": 0.3}}), out=tmp_path / "r")
+def test_other_differences_are_named(runs):
+    other = run_of(gr.Experiment.parse({**BASE, "train": {"lr": 0.3}}))
     labels = [a.label for a in compare([runs[0], other]).arms]
     assert "train.lr=0.1" in labels[0]
     assert "train.lr=0.3" in labels[1]
@@ -139,11 +140,11 @@ def test_other_differences_are_named(runs, tmp_path):
         compare([runs[0], other], metrics=["acuracy"]).to_dict()
 
 
-def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs):
-    folder = runs[0].folder.parent
+def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs, tmp_path):
+    copied(runs[0].folder, tmp_path / "fedavg-0")
     changed = gr.Experiment.parse({**BASE, "train": {"lr": 0.2}}).plan()
     with refused("another-experiment"):
-        run_all({"fedavg-0": changed}, folder, jobs=1, progress=lambda name, run: None)
+        run_all({"fedavg-0": changed}, tmp_path, jobs=1, progress=lambda name, run: None)
 
 
 @pytest.mark.parametrize(("label", "decimal"), [("diagnosis", ","), ("diagnosis", "."), ("mean_radius", ".")])
@@ -185,11 +186,11 @@ def test_the_command_runs_methods_over_seeds_and_goes_on_where_it_was(tmp_path):
     assert {r["arm"] for r in json.loads(again.stdout)["rows"]} == {"fedavg", "fedprox"}
 
 
-def test_runs_are_compared_at_one_virtual_time(tmp_path):
+def test_runs_are_compared_at_one_virtual_time():
     """Sites take 1 to 4 virtual seconds: a synchronous round takes 4, FedAsync's arrivals come when they come."""
     slow = {"engine": {"faults": {"slow": {f"site-{k:02d}": 1.0 + k % 4 for k in range(1, 11)}}}, "seed": 0}
     made = [
-        gr.run(gr.Experiment.parse({**BASE, **slow, "method": {"name": name, "rounds": 12}}), out=tmp_path / name)
+        run_of(gr.Experiment.parse({**BASE, **slow, "method": {"name": name, "rounds": 12}}))
         for name in ("fedavg", "fedasync")
     ]
     whole, early = compare(made, metrics=["log_loss"]), compare(made, metrics=["log_loss"], virtual_seconds=9.0)
@@ -235,8 +236,8 @@ def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
         check_metrics(("accuracy", "training_drfit"), ())
 
 
-def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path):
-    told = gr.run(gr.Experiment.parse({**BASE, "evaluation": {"local_models": "crossed"}}), out=tmp_path / "told")
+def test_how_right_local_models_were_is_compared_like_any_metric(runs):
+    told = run_of(gr.Experiment.parse({**BASE, "evaluation": {"local_models": "crossed"}}))
     names = ("local_train_accuracy", "local_test_accuracy", "others_train_accuracy", "external_accuracy")
     mute, ours = compare([runs[0], told], metrics=names).arms
     keys = ("train_accuracy", "test_accuracy", "others_train", "external")
@@ -244,8 +245,8 @@ def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path)
     assert all(math.isnan(mute.values(name)[0]) for name in names), "a run that did not ask gives a dash"
 
 
-def test_deployed_models_are_compared_with_the_common_ones_of_other_runs(runs, tmp_path):
-    own = gr.run(gr.Experiment.parse({**BASE, "personal": {"guard": True}}), out=tmp_path / "own")
+def test_deployed_models_are_compared_with_the_common_ones_of_other_runs(runs):
+    own = run_of(gr.Experiment.parse({**BASE, "personal": {"guard": True}}))
     compared = compare([runs[0], own])
     common, deployed = compared.arms
     assert {"personal_accuracy", "personal_log_loss", "harmed_sites"} <= set(compared.metrics)
@@ -257,8 +258,8 @@ def test_deployed_models_are_compared_with_the_common_ones_of_other_runs(runs, t
     assert deployed.values("personal_worst_site_accuracy")[0] >= lowest
 
 
-def test_runs_that_predict_different_events_are_not_compared_in_silence(runs, tmp_path):
-    turned = gr.run(gr.Experiment.parse(BASE).with_settings(["data.event=benign"]), out=tmp_path / "turned")
+def test_runs_that_predict_different_events_are_not_compared_in_silence(runs):
+    turned = run_of(gr.Experiment.parse(BASE).with_settings(["data.event=benign"]))
     (said,) = compare([runs[0], turned]).warnings
     assert "benign" in said and "malignant" in said and compare(runs).warnings == []
     shown = rounds("compare", str(runs[0].folder), str(turned.folder))
@@ -270,7 +271,7 @@ def test_the_price_of_models(tmp_path):
     base = gr.Experiment.parse({**BASE, "engine": {"precision": "float64"}, "model": {"trees": 2}})
     options = {"seeds": 1, "references": False, "metrics": ["accuracy", "auroc"], "jobs": 1}
     result = gr.compare(base, models=["logistic", "forest"], out=tmp_path / "c", **options)
-    pooled = gr.run(base.with_settings(["method.name=pooled"]), out=tmp_path / "pooled")
+    pooled = run_of(base.with_settings(["method.name=pooled"]))
     prices = {arm.label: result.price(arm) for arm in result.arms}
     first = next(iter(result.arms[0].runs.values()))
     assert (prices["logistic"].exchanges, prices["forest"].exchanges) == (2, 1)

@@ -25,6 +25,7 @@ from grandrounds.report.provenance import LedgerState, Provenance, is_as_printed
 from tests.audit.ledgers import countersigned, lasting, tampered
 from tests.command import rounds
 from tests.runs.test_ledger_recorder import KILLED
+from tests.store import copied, finished
 from tests.support import refused
 
 EXPERIMENT = {
@@ -37,13 +38,13 @@ EXPERIMENT = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return gr.run(gr.Experiment.parse(EXPERIMENT), out=tmp_path_factory.mktemp("covered") / "run").folder
+def whole():
+    return finished(gr.Experiment.parse(EXPERIMENT))
 
 
 @pytest.fixture
-def folder(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "copy")
+def folder(whole, tmp_path):
+    return copied(whole, tmp_path / "copy")
 
 
 def kinds(folder) -> list[str]:
@@ -64,12 +65,12 @@ def rewritten(folder, change) -> None:
     countersigned(path, seed=0, sites=said[0]["keys"]["sites"])
 
 
-def test_the_closing_entry_names_every_file_that_people_read(finished):
-    with gr.load_run(finished).ledger as ledger:
+def test_the_closing_entry_names_every_file_that_people_read(whole):
+    with gr.load_run(whole).ledger as ledger:
         close = ledger.last()
     read = {"summary.json", "round_logs.json", "explanations.json", "schema.json", "environment.json", "percentiles.json"}
     assert {*read, "experiment.toml", "report.html", "model.safetensors"} <= set(close["files"])
-    assert close["figures"]["auroc"] == gr.load_run(finished).summary["final"]["auroc"]
+    assert close["figures"]["auroc"] == gr.load_run(whole).summary["final"]["auroc"]
 
 
 def test_an_altered_figure_is_named_with_what_the_ledger_has(folder):
@@ -231,11 +232,11 @@ def test_a_ledger_that_only_the_server_vouches_for_is_named(folder):
         "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
     ],
 )
-def test_a_key_of_small_order_is_refused(finished, tmp_path, point):
+def test_a_key_of_small_order_is_refused(whole, tmp_path, point):
     (tmp_path / "weak.pub").write_text(point)
     with refused("weak-key"):
         load_public(tmp_path / "weak.pub")
-    assert rounds("audit", "verify", finished, "--key", tmp_path / "weak.pub").returncode == 2
+    assert rounds("audit", "verify", whole, "--key", tmp_path / "weak.pub").returncode == 2
 
 
 def test_a_page_drawn_anew_with_attacks_is_checked_by_drawing_it_again(folder, tmp_path):

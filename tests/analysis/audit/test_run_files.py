@@ -12,6 +12,7 @@ import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.core.plan import Settings
+from tests.store import finished
 from tests.support import thinned
 
 BASE = {
@@ -49,14 +50,14 @@ RULES = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs():
     made: dict[str, tuple] = {}
 
     def run(rule: str):
         if rule not in made:
             held = gr.Experiment.parse({**BASE, "method": {**BASE["method"], **RULES[rule]}})
-            folder = gr.run(held, out=tmp_path_factory.mktemp("deep") / "run")
-            made[rule] = Settings(folder.plan).method, [r["decision"] for r in folder.rounds]
+            run_folder = gr.load_run(finished(held))
+            made[rule] = Settings(run_folder.plan).method, [r["decision"] for r in run_folder.rounds]
         return made[rule]
 
     return run

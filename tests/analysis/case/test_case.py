@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table
 from tests.runs.test_run import frame
+from tests.store import shared_folder
 from tests.support import patients, refused
 
 SETTINGS = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 4}}
@@ -38,14 +40,21 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(scope="module")
-def logistic(home):
-    return made(home / "logistic")
+@shared_folder
+def patients_explained(root: Path) -> None:
+    """A run with a common model, and one whose sites have their own."""
+    made(root / "logistic")
+    made(root / "apart", method={"name": "local", "rounds": 4})
 
 
 @pytest.fixture(scope="module")
-def apart(home):
-    return made(home / "apart", method={"name": "local", "rounds": 4})
+def logistic(patients_explained):
+    return gr.load_run(patients_explained / "logistic")
+
+
+@pytest.fixture(scope="module")
+def apart(patients_explained):
+    return gr.load_run(patients_explained / "apart")
 
 
 def by_hand(run: gr.Run, case: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -421,8 +430,8 @@ def test_numbers_are_written_as_people_write_them():
     assert [short(v) for v in (120.0, 0.11840000000000001, 12345.678, -2.5)] == ["120", "0.1184", "12346", "-2.5"]
 
 
-@pytest.fixture(scope="module")
-def pictures(home):
+@shared_folder
+def squares(home: Path) -> None:
     """Bright squares on the left or on the right of dark pictures, at three sites, and a net that learnt them."""
     pytest.importorskip("torch")
     rng = generator(0, purpose="pictures")
@@ -441,7 +450,12 @@ def pictures(home):
         "train": {"lr": 0.1, "batch": 16},
         "engine": {"device": "cpu"},
     }
-    return gr.run(gr.Experiment.parse(values), out=home / "squares")
+    gr.run(gr.Experiment.parse(values), out=home / "squares")
+
+
+@pytest.fixture(scope="module")
+def pictures(squares):
+    return gr.load_run(squares / "squares")
 
 
 def test_a_picture_is_explained_by_heat_where_the_square_is(pictures):

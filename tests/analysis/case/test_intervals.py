@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from grandrounds.runs.run import load_run
 from grandrounds.statistics.estimates import INTERCEPT, Estimates
 from tests.analysis.case.test_case import by_hand, made
 from tests.command import rounds
+from tests.store import copied, shared_folder
 from tests.support import without_ledger
 
 NAMES = [INTERCEPT, "age", "sex=f", "sex=m", "bmi"]
@@ -79,10 +81,10 @@ def test_only_the_estimates_own_model_has_intervals():
     assert matching_estimates({}, weights, NAMES[1:]) is None
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@shared_folder
+def estimated(root: Path) -> None:
     """A logistic run whose summary has its own weights as estimates, with a covariance of our choice."""
-    made_run = made(tmp_path_factory.mktemp("runs") / "fit", evaluation={"calibrate": "none"})
+    made_run = made(root / "fit", evaluation={"calibrate": "none"})
     w, _, _, _ = by_hand(made_run, 1)
     names, d = [INTERCEPT, *made_run.model.encoding.features], len(w) + 1
     beta = np.array([made_run.model.parameters["layer0.bias"][0], *w[:, 0]], float)
@@ -92,7 +94,11 @@ def run(tmp_path_factory):
     path.write_text(
         json.dumps({**json.loads(path.read_text()), "estimates": {"fitted": estimates, "original": estimates}})
     )
-    return load_run(made_run.folder)
+
+
+@pytest.fixture(scope="module")
+def run(estimated, tmp_path_factory):
+    return load_run(copied(estimated / "fit", tmp_path_factory.mktemp("runs") / "fit"))
 
 
 def test_a_case_has_intervals_of_contributions_and_risk(run):

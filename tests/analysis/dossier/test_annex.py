@@ -24,6 +24,7 @@ from grandrounds.analysis.membership.attack import model_hash
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
 from tests.analysis.watch.records import SIGNER, alarmed
+from tests.store import finished
 from tests.support import patients, slow
 
 DATE = "2026-01-31"
@@ -39,18 +40,18 @@ KINDS = {
 }
 
 
-def make_run(out, **sections):
+def make_run(**sections) -> gr.Run:
     values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 2}}
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
     if "trees" in values["method"] or values["method"].get("name") == "table1":
         values["method"].pop("rounds")
-    return gr.run(gr.Experiment.parse(values), table=patients([70, 80, 60, 75]), out=out)
+    return gr.load_run(finished(gr.Experiment.parse(values), table=patients([70, 80, 60, 75])))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("annex") / "a", evaluation={"subgroup": "ward"})
+def run():
+    return make_run(evaluation={"subgroup": "ward"})
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_points_of_the_other_documents(evidence):
 
 @pytest.mark.parametrize("kind", [slow(kind) if kind == "private" else kind for kind in KINDS])
 def test_runs_of_every_kind_have_documents(kind, tmp_path):
-    facts = Facts(Evidence.collect(make_run(tmp_path / "a", **KINDS[kind]), date=DATE))
+    facts = Facts(Evidence.collect(make_run(**KINDS[kind]), date=DATE))
     for build in BUILDERS:
         document = build(facts)
         assert document.items

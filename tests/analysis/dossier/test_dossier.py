@@ -46,16 +46,17 @@ from grandrounds.analysis.dossier.writer import MANIFEST, write_dossier
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.merkle import leaf_hash
 from grandrounds.core.rng import generator
+from tests.store import finished
 from tests.support import patients, refused
 
 DATE = "2026-01-31"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     """Four hospitals, three rounds."""
     values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 3}}
-    return gr.run(gr.Experiment.parse(values), table=patients([40, 50, 30, 45]), out=tmp_path_factory.mktemp("dossier") / "a")
+    return gr.load_run(finished(gr.Experiment.parse(values), table=patients([40, 50, 30, 45])))
 
 
 @pytest.fixture(scope="module")

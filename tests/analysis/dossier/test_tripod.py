@@ -25,6 +25,7 @@ from grandrounds.analysis.dossier.statement import Statement, Table
 from grandrounds.analysis.dossier.statements import predictors
 from grandrounds.core.rng import generator
 from grandrounds.data.table import Table as Rows
+from tests.store import finished
 from tests.support import patients, slow
 
 ROOT = Path(__file__).parents[3]
@@ -41,14 +42,14 @@ PLAN: Mapping[str, Any] = {
 }
 
 
-def make(folder: Path, table: Rows, **sections: Mapping[str, Any]) -> gr.Run:
-    return gr.run(gr.Experiment.parse({**PLAN, **sections}), out=folder / "run", table=table)
+def make(table: Rows, **sections: Mapping[str, Any]) -> gr.Run:
+    return gr.load_run(finished(gr.Experiment.parse({**PLAN, **sections}), table=table))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     """Four hospitals, two rounds."""
-    return make(tmp_path_factory.mktemp("table"), patients([120, 110, 100, 90]))
+    return make(patients([120, 110, 100, 90]))
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +359,7 @@ def outcome_sections(kind: str, **method: Any) -> dict[str, Any]:
     ],
 )
 def test_other_outcomes(kind, method, headline, tmp_path):
-    run = make(tmp_path, outcome_rows(kind), **outcome_sections(kind, **method))
+    run = make(outcome_rows(kind), **outcome_sections(kind, **method))
     documents = build_all(Evidence.collect(run, date=DATE))
     checklist = documents[0]
     check_sentences(documents)
@@ -381,7 +382,7 @@ def test_other_outcomes(kind, method, headline, tmp_path):
     ],
 )
 def test_other_models(method, model, item, sentence, tmp_path):
-    run = make(tmp_path, patients([70, 60, 50], gaps=0.0), method=method, model={"name": model}, evaluation={})
+    run = make(patients([70, 60, 50], gaps=0.0), method=method, model={"name": model}, evaluation={})
     documents = build_all(Evidence.collect(run, date=DATE))
     check_sentences(documents)
     assert sentence in text(find(documents[0], item))
@@ -393,7 +394,7 @@ def test_other_models(method, model, item, sentence, tmp_path):
 
 
 def test_a_run_without_a_model_says_so_in_one_sentence(tmp_path):
-    run = make(tmp_path, patients([70, 60, 50]), method={"name": "table1"}, evaluation={})
+    run = make(patients([70, 60, 50]), method={"name": "table1"}, evaluation={})
     documents = dict(zip(BUILDERS, build_all(Evidence.collect(run, date=DATE)), strict=True))
     for name in ("tripod", "model card"):
         (item,) = documents[name].items
@@ -406,7 +407,7 @@ def test_a_run_without_a_model_says_so_in_one_sentence(tmp_path):
 
 
 def test_several_classes(tmp_path):
-    run = make(tmp_path, patients([80, 70, 60], classes=3), evaluation={})
+    run = make(patients([80, 70, 60], classes=3), evaluation={})
     documents = build_all(Evidence.collect(run, date=DATE))
     check_sentences(documents)
     assert "It has 3 classes: 0, 1, 2." in text(find(documents[0], "8a"))
@@ -414,7 +415,7 @@ def test_several_classes(tmp_path):
 
 
 def test_personal_models_are_updates_with_results(tmp_path):
-    run = make(tmp_path, patients([80, 70, 60]), personal={"part": "intercept"}, evaluation={})
+    run = make(patients([80, 70, 60]), personal={"part": "intercept"}, evaluation={})
     checklist = tripod.build(Facts(Evidence.collect(run, date=DATE)))
     item = find(checklist, "24")
     assert item.state == FILLED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.data.table import Table
 from tests.command import rounds
 from tests.engine.test_hospitals import write_csv
+from tests.store import copied, finished
 from tests.support import bright_squares, patients, refused, slow
 
 SIZES = [150, 140, 130]
@@ -35,23 +35,18 @@ KINDS = {
 }
 
 
-def trained(folder: Path, table: Table | None = None, **settings) -> gr.Run:
+def plan_of(**settings) -> gr.Experiment:
     data = {"label": "died", "site": "hospital", **settings.pop("data", {})}
-    plan = gr.Experiment.parse({"data": data, "explain": {"sketch": "none"}, **settings})
-    return gr.run(plan, table=patients(SIZES) if table is None else table, out=folder, progress=False)
+    return gr.Experiment.parse({"data": data, "explain": {"sketch": "none"}, **settings})
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A finished run of each kind of model, made when it is asked for."""
-    folder, made = tmp_path_factory.mktemp("runs"), {}
+def trained(folder: Path, table: Table | None = None, **settings) -> gr.Run:
+    return gr.run(plan_of(**settings), table=patients(SIZES) if table is None else table, out=folder, progress=False)
 
-    def make(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = trained(folder / kind, **KINDS[kind]).folder
-        return made[kind]
 
-    return make
+def runs(kind: str) -> Path:
+    """A finished run of a kind of model."""
+    return finished(plan_of(**KINDS[kind]), table=patients(SIZES))
 
 
 def recent(n: int = 200, *, site: str = "b", flip: float = 0.45, seed: int = 7, classes: int = 2) -> Table:
@@ -67,9 +62,9 @@ def logits(run: gr.Run, site: str | None, rows: Table) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["logistic", "personal", "gam", slow("mlp"), slow("trees"), slow("local")])
-def test_every_kind_of_model_has_the_line_in_its_own_file(kind, runs, tmp_path):
+def test_every_kind_of_model_has_the_line_in_its_own_file(kind, tmp_path):
     """Twice: the second recalibration composes with the first; and the run's own files stay, bit by bit."""
-    shutil.copytree(runs(kind), tmp_path / "run")
+    copied(runs(kind), tmp_path / "run")
     run, rows = gr.load_run(tmp_path / "run"), recent()
     files = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file() and p.name != "lock"}
     first, other = logits(run, "b", rows), logits(run, "a", rows)
@@ -108,11 +103,11 @@ def test_several_classes(tmp_path):
     assert after["log_loss"] < before["log_loss"]
 
 
-def test_the_event_may_be_the_first_class(runs, tmp_path):
+def test_the_event_may_be_the_first_class(tmp_path):
     """Risk of '0': figures are of that event, and the line is turned round for the model."""
     table = patients(SIZES)
     run = trained(tmp_path / "run", table, data={"event": "0"}, method={"rounds": 3}, train={"lr": 0.1})
-    shutil.copytree(runs("logistic"), tmp_path / "other")
+    copied(runs("logistic"), tmp_path / "other")
     rows, other = recent(), gr.load_run(tmp_path / "other")
     here, there = recalibrate(run, "b", rows), recalibrate(other, "b", rows)
     assert here.line.slope == pytest.approx(there.line.slope, rel=1e-4)
@@ -122,9 +117,9 @@ def test_the_event_may_be_the_first_class(runs, tmp_path):
     np.testing.assert_allclose(logits(run, "b", rows), logits(other, "b", rows), atol=1e-4)
 
 
-def test_the_command_prints_records_and_undoes(runs, tmp_path):
+def test_the_command_prints_records_and_undoes(tmp_path):
     folder, file = tmp_path / "run", tmp_path / "recent.csv"
-    shutil.copytree(runs("logistic"), folder)
+    copied(runs("logistic"), folder)
     write_csv(file, recent())
     start = folder / "model.safetensors"
     tried = rounds("recalibrate", folder, "--site", "b", "--table", file, "--dry-run")
@@ -153,9 +148,9 @@ def test_the_command_prints_records_and_undoes(runs, tmp_path):
     assert entry["action"] == "recalibration undone" and entry["models"]["after"] == done["model_before"]
 
 
-def test_a_model_is_not_changed_where_the_change_cannot_be_recorded(runs, tmp_path):
+def test_a_model_is_not_changed_where_the_change_cannot_be_recorded(tmp_path):
     folder, file = tmp_path / "run", tmp_path / "recent.csv"
-    shutil.copytree(runs("logistic"), folder)
+    copied(runs("logistic"), folder)
     write_csv(file, recent())
     common = ("recalibrate", folder, "--site", "b", "--table", file)
     unknown = rounds(*common, "--alarm", "A3")
@@ -168,8 +163,8 @@ def test_a_model_is_not_changed_where_the_change_cannot_be_recorded(runs, tmp_pa
     assert gr.load_run(folder).deployed_path("b").name == "recalibrated-1.safetensors"
 
 
-def test_readers_name_the_recalibrated_model(runs, tmp_path):
-    shutil.copytree(runs("glm"), tmp_path / "run")
+def test_readers_name_the_recalibrated_model(tmp_path):
+    copied(runs("glm"), tmp_path / "run")
     run, table = gr.load_run(tmp_path / "run"), patients(SIZES)
     before = explain_case(run, 160, data=table)
     assert before.model_owner == "the common model" and personal_at(run, "b") is None
@@ -182,8 +177,8 @@ def test_readers_name_the_recalibrated_model(runs, tmp_path):
     assert personal_at(run, "a") is None
 
 
-def test_few_patients_have_an_intercept_alone_and_too_few_none(runs, tmp_path):
-    shutil.copytree(runs("logistic"), tmp_path / "run")
+def test_few_patients_have_an_intercept_alone_and_too_few_none(tmp_path):
+    copied(runs("logistic"), tmp_path / "run")
     run = gr.load_run(tmp_path / "run")
     few = recalibrate(run, "b", recent(90, flip=0.6), write=False)
     assert few.intercept_only and few.line.slope == 1 and len(few.update.tests) == 1 and few.update.kind == "intercept"
@@ -198,7 +193,7 @@ def test_few_patients_have_an_intercept_alone_and_too_few_none(runs, tmp_path):
         recalibrate(run, "b", many, patient="patient")
 
 
-def test_rows_of_others_and_without_an_outcome_are_left_out(runs, tmp_path):
+def test_rows_of_others_and_without_an_outcome_are_left_out(tmp_path):
     run, rows = gr.load_run(runs("logistic")), recent(220)
     died, site = rows.columns["died"].copy(), rows.columns["hospital"].astype(object)
     died[:15] = np.nan
@@ -228,15 +223,15 @@ def test_a_model_without_a_line_is_refused_in_one_sentence(settings, word, tmp_p
         recalibrate(run, "b", recent())
 
 
-def test_a_model_that_ranks_backwards_is_refused(runs):
+def test_a_model_that_ranks_backwards_is_refused():
     rows = recent(flip=0.0)
     turned = Table.from_mapping({**rows.columns, "died": 1 - rows.columns["died"]}, source="recent.csv")
     with refused("ranks-backwards", match="check the label"):
         recalibrate(gr.load_run(runs("logistic")), "b", turned, write=False)
 
 
-def test_a_file_of_another_run_is_refused(runs, tmp_path):
-    shutil.copytree(runs("logistic"), tmp_path / "run")
+def test_a_file_of_another_run_is_refused(tmp_path):
+    copied(runs("logistic"), tmp_path / "run")
     run = gr.load_run(tmp_path / "run")
     file = recalibrate(run, "b", recent()).file
     arrays, facts = load(file)
@@ -245,8 +240,8 @@ def test_a_file_of_another_run_is_refused(runs, tmp_path):
         gr.load_run(run.folder).model_for("b")
 
 
-def test_a_file_of_another_process_is_not_replaced(runs, tmp_path, monkeypatch):
-    shutil.copytree(runs("logistic"), tmp_path / "run")
+def test_a_file_of_another_process_is_not_replaced(tmp_path, monkeypatch):
+    copied(runs("logistic"), tmp_path / "run")
     run = gr.load_run(tmp_path / "run")
     first = recalibrate(run, "b", recent()).file
     content = first.read_bytes()
@@ -256,8 +251,8 @@ def test_a_file_of_another_process_is_not_replaced(runs, tmp_path, monkeypatch):
     assert first.read_bytes() == content and [p.name for p in first.parent.iterdir()] == [first.name]
 
 
-def test_the_python_call_writes_records_and_can_only_compute(runs, tmp_path):
-    shutil.copytree(runs("logistic"), tmp_path / "run")
+def test_the_python_call_writes_records_and_can_only_compute(tmp_path):
+    copied(runs("logistic"), tmp_path / "run")
     file = tmp_path / "recent.csv"
     write_csv(file, recent())
     tried = gr.recalibrate(tmp_path / "run", "b", file, by="A. Smith", write=False)
@@ -287,8 +282,8 @@ def test_a_net_of_images_is_recalibrated(tmp_path):
     np.testing.assert_allclose(logits(run, "b", later), done.line.slope * first + done.line.intercept, atol=1e-4)
 
 
-def test_a_watch_that_starts_after_a_recalibration_continues_its_record(runs, tmp_path):
-    shutil.copytree(runs("logistic"), tmp_path / "run")
+def test_a_watch_that_starts_after_a_recalibration_continues_its_record(tmp_path):
+    copied(runs("logistic"), tmp_path / "run")
     run = gr.load_run(tmp_path / "run")
     done = gr.recalibrate(run, "b", recent(), by="A. Smith")
     with open_watch(run, "b", data=patients(SIZES)) as watch:

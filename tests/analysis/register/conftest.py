@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.register import signing_key
 from grandrounds.analysis.register.register import Register
+from tests.store import copied, finished
 from tests.support import patients
 
 ROLES = ("medical director", "data protection officer")
@@ -23,18 +23,12 @@ def quick_keys(monkeypatch):
     monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("registered")
+@pytest.fixture
+def runs(tmp_path) -> Path:
     for seed, name in enumerate(("first", "second")):
         plan = {"name": name, "seed": seed, "data": DATA, "method": {"rounds": 2}}
-        gr.run(gr.Experiment.parse(plan), out=root / name, table=patients([60, 50, 40]))
-    return root
-
-
-@pytest.fixture
-def runs(finished, tmp_path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "runs"))
+        copied(finished(gr.Experiment.parse(plan), table=patients([60, 50, 40])), tmp_path / "runs" / name)
+    return tmp_path / "runs"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from grandrounds.analysis.watch.sources import Source
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
 from grandrounds.statistics.watch import calibrate
+from tests.store import copied, finished, shared_folder
 from tests.support import bright_squares, patients, refused, slow
 
 QUICK = {"method.rounds": 2, "explain.sketch": "none", "evaluation.every": 100}
@@ -36,11 +38,15 @@ def few_streams():
         yield
 
 
+@shared_folder
+def watched(root: Path) -> None:
+    """A run with the baseline of a site, which tests copy."""
+    open_watch(gr.load_run(copied(finished("heart", settings=QUICK), root / "heart")), SITE).close()
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    made = gr.run("heart", settings=QUICK, out=tmp_path_factory.mktemp("watch") / "heart", progress=False)
-    open_watch(made, SITE).close()  # writes the baseline, which other tests copy
-    return made
+def run(watched):
+    return gr.load_run(watched / "heart")
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +320,7 @@ def test_refusals(run, new, folder, tmp_path):
             watch.read(Source(new[:2]), labels=Source(new))
         assert watch.status["patients"] == 0, "what is refused is not counted"
     unfinished = tmp_path / "unfinished"
-    shutil.copytree(run.folder, unfinished)
+    copied(run.folder, unfinished)
     (unfinished / "summary.json").unlink()
     with refused("run-not-finished"):
         open_watch(Run(unfinished), SITE)
