@@ -40,9 +40,6 @@ KEPT = 4
 """Generations that are kept; a generation holds what was made from one state of the source."""
 RECENT = 3600.0
 """Seconds for which a generation counts as in use by another process."""
-MADE = "made.json"
-"""The file that says that a folder is complete: its files as they were made, and the warnings of its making."""
-
 _given: set[Path] = set()
 
 
@@ -119,12 +116,12 @@ def secret() -> bytes:
 def _once(generation: Path, name: str, make: Callable[[Path], object]) -> Path:
     place = generation / name
     with _locked(generation / f"{name}.lock"):
-        if not (place / MADE).exists():
+        if not _record(place).exists():
             _remove(place)
             _make(place, make)
         _check(place)
     _given.add(place)
-    for sentence in json.loads((place / MADE).read_text())["warnings"]:
+    for sentence in json.loads(_record(place).read_text())["warnings"]:
         warnings.warn(sentence, GrandRoundsWarning, stacklevel=3)
     return place
 
@@ -139,14 +136,20 @@ def _make(place: Path, make: Callable[[Path], object]) -> None:
         _remove(place)
         raise
     made = {"warnings": [f"{w.category.__name__}: {w.message}" for w in caught], "files": _files(place)}
-    (place / MADE).write_text(json.dumps(made))
     _set_mode(place, write=False)
+    _record(place).write_text(json.dumps(made))
+
+
+def _record(place: Path) -> Path:
+    """Return the file that says that a folder is complete: its files as they were made, and the warnings of its making."""
+    return place.with_name(f"{place.name}.json")
 
 
 def _check(place: Path) -> None:
-    made, found = json.loads((place / MADE).read_text())["files"], _files(place)
+    made, found = json.loads(_record(place).read_text())["files"], _files(place)
     if made != found:
         changed = sorted(name for name in made.keys() | found.keys() if made.get(name) != found.get(name))
+        _record(place).unlink()
         _remove(place)
         _given.discard(place)
         raise AssertionError(f"a test wrote into {place}, which tests share ({', '.join(changed)}): use copied()")
@@ -154,7 +157,7 @@ def _check(place: Path) -> None:
 
 def _files(place: Path) -> dict[str, list[int]]:
     """Return the size and time of each file of a folder."""
-    found = {str(p.relative_to(place)): p.stat() for p in place.rglob("*") if p.is_file() and p.name != MADE}
+    found = {str(p.relative_to(place)): p.stat() for p in place.rglob("*") if p.is_file()}
     return {name: [facts.st_size, facts.st_mtime_ns] for name, facts in found.items()}
 
 

@@ -28,6 +28,7 @@ from grandrounds.console.views import audit, privacy
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.runs.test_run import frame
+from tests.store import shared
 from tests.support import patients
 
 BASE = "http://127.0.0.1"
@@ -57,38 +58,43 @@ def pages_of_a_busy_machine(monkeypatch):
         monkeypatch.setattr(view, "PAGE_WAIT", view.LIMIT)
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory) -> Path:
+def make_runs(root: Path) -> None:
     """Runs of four methods; of the first a site's name is a script."""
-    root = tmp_path_factory.mktemp("runs")
     table = patients([60, 50, 40, 30])
     site = table.columns["hospital"].astype(object)
     named = Table.from_mapping({**table.columns, "hospital": np.where(site == "b", EVIL, site)}, source=table.source)
     for name, settings in RUNS.items():
         experiment = gr.Experiment.parse({"name": name, "data": DATA, **settings})
         gr.run(experiment, out=root / name, table=named if name == "plain" else table)
-    return root
 
 
 @pytest.fixture(scope="session")
-def hospital(tmp_path_factory) -> tuple[RunIndex, SiteCases]:
-    """One run, icu, whose patients have names, and those of hospital b."""
-    root = tmp_path_factory.mktemp("hospital")
+def runs() -> Path:
+    return shared(make_runs)
+
+
+def make_hospital(root: Path) -> None:
+    """One run, icu, whose patients have names."""
     table = frame(patients([60, 50, 40]))
     table["mrn"] = [f"Jane Doe {k:04d}" for k in range(len(table))]
     table.to_csv(root / "patients.csv", index=False)
     data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
     gr.run(gr.Experiment.parse({"name": "icu", "data": data, "method": {"rounds": 2}}), out=root / "runs" / "icu")
-    run_index = RunIndex(root / "runs")
+
+
+@pytest.fixture(scope="session")
+def hospital() -> tuple[RunIndex, SiteCases]:
+    """The run icu, and the patients of hospital b."""
+    run_index = RunIndex(shared(make_hospital) / "runs")
     return run_index, SiteCases(run_index, "b")
 
 
 @pytest.fixture(scope="session")
-def everything(tmp_path_factory) -> Path:
+def everything() -> Path:
     """A folder that every page has something to show of: see every_page.py."""
-    from tests.console.every_page import made
+    from tests.console.every_page import fill
 
-    return made(tmp_path_factory.mktemp("everything"))
+    return shared(fill)
 
 
 @dataclass

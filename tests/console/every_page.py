@@ -116,8 +116,8 @@ PLACES = {
 }
 
 
-def made(root: Path) -> Path:
-    """Tables of three hospitals under four methods, a comparison, a study, pictures, and runs with something amiss."""
+def fill(root: Path) -> None:
+    """Make tables of three hospitals under four methods, a comparison, a study, pictures, and runs with something amiss."""
     table = frame(patients([90, 70, 50]))
     rng = generator(0, purpose="more columns")
     for k in range(9):
@@ -149,7 +149,6 @@ def made(root: Path) -> Path:
     (home / "damaged" / "summary.json").write_text("{")
     _register(home)
     one_byte(home / "bent" / "ledger.db")
-    return root
 
 
 def _register(home: Path) -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import shutil
 import stat
 
 import pytest
@@ -23,6 +22,7 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
+from tests.store import copied
 from tests.support import refused
 
 
@@ -238,7 +238,7 @@ def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, t
     told = client.get("/api/case", params={"run": "icu", "case": row})
     assert told.json()["title"] == f"Row {row} of patients.csv at b" and told.json()["record"]["data"] == "patients.csv"
     assert str(run_index.root.parent) not in told.text + client.get("/case", params={"run": "icu", "case": row}).text
-    shutil.copytree(run_index.root, tmp_path / "runs")
+    copied(run_index.root, tmp_path / "runs")
     plan = tmp_path / "runs" / "icu" / "checkpoint" / "plan.json"
     plan.write_text(plan.read_text().replace("patients.csv", "gone.csv"))
     with refused("source-not-opened", match=r"gone\.csv") as caught:

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -37,6 +36,7 @@ from grandrounds.runs.withdrawal import OtherRun, Withdrawn, write_mark
 from tests.console.conftest import Signed, known_users, serving
 from tests.console.test_protection import routes
 from tests.report import EVIL
+from tests.store import copied
 from tests.support import without_ledger
 
 V1 = "/api/v1"
@@ -195,7 +195,7 @@ def test_a_name_is_one_part_of_a_path_and_comes_back(name):
 
 def test_a_run_in_a_folder_is_reached_by_its_id(runs, tmp_path):
     name = "compare~1/plain"
-    shutil.copytree(runs / "plain", tmp_path / "runs" / name)
+    copied(runs / "plain", tmp_path / "runs" / name)
     users, tokens = known_users()
     client = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer")
     (line,) = client.get(f"{V1}/runs").json()["runs"]
@@ -271,11 +271,11 @@ def test_files_of_a_run(viewer, runs, tmp_path):
 
 
 def test_links_name_only_files_that_are_there(runs, tmp_path):
-    shutil.copytree(runs / "plain", tmp_path / "plain")
+    copied(runs / "plain", tmp_path / "plain")
     without_ledger(tmp_path / "plain")
     for name in ("report.html", "model.safetensors"):
         (tmp_path / "plain" / name).unlink()
-    shutil.copytree(runs / "trust", tmp_path / "cut")
+    copied(runs / "trust", tmp_path / "cut")
     (tmp_path / "cut" / "summary.json").unlink()
     users, tokens = known_users()
     client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")
@@ -287,7 +287,7 @@ def test_links_name_only_files_that_are_there(runs, tmp_path):
 
 
 def test_the_model_file_is_that_of_the_run_and_refused_after_a_withdrawal(runs, tmp_path):
-    shutil.copytree(runs / "plain", tmp_path / "plain")
+    copied(runs / "plain", tmp_path / "plain")
     users, tokens = known_users()
     log = AccessLog(tmp_path / "access.jsonl")
     signed = Signed(create_app(AppState(RunIndex(tmp_path), users, log=log)), tokens)
@@ -347,7 +347,7 @@ def test_an_experiment_has_no_folders_and_no_passwords(hospital):
 
 
 def test_a_linked_file_is_not_read(runs, tmp_path):
-    shutil.copytree(runs / "plain", tmp_path / "runs" / "plain")
+    copied(runs / "plain", tmp_path / "runs" / "plain")
     report = tmp_path / "runs" / "plain" / "report.html"
     report.unlink()
     (tmp_path / "secret").write_text("secret")
@@ -440,7 +440,7 @@ def test_the_overview_has_the_sentences_of_the_report(viewer, runs):
 
 def test_a_model_of_the_register_has_its_state_and_signatures(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
-    shutil.copytree(runs / "trust", tmp_path / "runs" / "trust")
+    copied(runs / "trust", tmp_path / "runs" / "trust")
     users, tokens = known_users()
     client = Signed(create_app(AppState(RunIndex(tmp_path / "runs"), users)), tokens).client("viewer")
     empty = client.get(f"{V1}/models").json()

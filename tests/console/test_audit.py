@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 
 import pytest
@@ -21,13 +20,14 @@ from tests.audit.ledgers import tampered
 from tests.command import rounds
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
+from tests.store import copied
 
 
 @pytest.fixture
 def bent(runs, tmp_path):
     """A copy of runs, and the auditor of a console over it."""
     for name in ("plain", "trust"):
-        shutil.copytree(runs / name, tmp_path / name)
+        copied(runs / name, tmp_path / name)
     users, tokens = known_users()
     return tmp_path, Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("auditor")
 

@@ -27,6 +27,7 @@ from grandrounds.report.figures import reliability
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_api import asked
 from tests.runs.test_run import frame
+from tests.store import copied, shared_folder
 from tests.support import patients, refused
 
 EVIL = "<script>alert(1)</script>"
@@ -46,10 +47,9 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def hospitals(tmp_path_factory) -> Path:
+@shared_folder
+def hospitals(root: Path) -> None:
     """Four runs on a file of patients of hospitals a, b and c; one column's name is a script."""
-    root = tmp_path_factory.mktemp("hospitals")
     table = frame(patients([90, 70, 50]))
     rng = generator(0, purpose="more columns")
     table[EVIL] = table["died"] + rng.normal(size=len(table))
@@ -59,7 +59,6 @@ def hospitals(tmp_path_factory) -> Path:
     data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital", "patient": "mrn"}
     for name, changes in RUNS.items():
         gr.run(gr.Experiment.parse({"name": name, "data": data, **changes}), out=root / "runs" / name)
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -434,12 +433,10 @@ def test_rows_are_read_once_for_all_who_ask_at_once(hospitals):
 
 
 def test_damaged_files_are_said_and_never_a_fault_of_the_console(hospitals, tmp_path):
-    import shutil
-
     for file, text in (("percentiles.json", "{"), ("explanations.json", '{"sketch": 1, "features": [], "rounds": 3}'),
                        ("model.safetensors", "no model")):  # fmt: skip
         folder = tmp_path / file
-        shutil.copytree(hospitals / "runs" / "common", folder / "common")
+        copied(hospitals / "runs" / "common", folder / "common")
         (folder / "common" / file).write_text(text)
         users, tokens = known_users()
         run_index = RunIndex(folder)

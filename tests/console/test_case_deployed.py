@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.runs.run import Run
 from tests.analysis.case.at_hospitals import deployed, own_files
 from tests.console.conftest import Signed, known_users
+from tests.store import copied, shared_folder
 from tests.support import bright_squares, patients, refused
 
 NET = {"model": {"name": "mlp", "hidden": [6]}}
@@ -25,14 +27,12 @@ RUNS = {"common": {}, "net": NET, "apart": {**NET, "method": {"name": "local", "
 ABOUT_ONE = ("", "/what-if", "/others", "/figure", "/picture")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    root = tmp_path_factory.mktemp("deployed")
+@shared_folder
+def home(root: Path) -> None:
     table = patients([80, 60, 40])
     own_files(root, table)
     for name, settings in RUNS.items():
         deployed(root / "runs" / name, table, **settings)
-    return root
 
 
 def console(root, site: str, data) -> tuple[Signed, str]:
@@ -117,7 +117,7 @@ def test_nobody_elses_row_can_be_reached_and_the_run_folder_holds_none(clinician
             assert to(path, params=asks).status_code in (404, 422), path
         held = b"".join(p.read_bytes() for p in (home / "runs" / run).rglob("*") if p.is_file())
         assert not any(repr(float(v)).encode() in held or v.tobytes() in held for v in theirs)
-    shutil.copytree(home / "runs", tmp_path / "runs")  # what a hospital has: the folder, and its own file
+    copied(home / "runs", tmp_path / "runs")  # what a hospital has: the folder, and its own file
     shutil.copy(home / "b.csv", tmp_path)
     alone = console(tmp_path, "b", tmp_path / "b.csv")[0].client("clinician")
     asks = {"run": "net", "case": 12}

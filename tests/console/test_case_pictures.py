@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.methods.personal.parts import MAJORITY
 from grandrounds.methods.personal.site import FILE, digest_model
 from tests.console.conftest import Signed, Window, known_users, serving
+from tests.store import copied, shared_folder
 from tests.support import bright_squares
 
 pytest.importorskip("torch")
@@ -30,10 +31,9 @@ image = pytest.importorskip("PIL.Image")
 RUNS = {"common": {"rounds": 2}, "apart": {"name": "local", "rounds": 1}}
 
 
-@pytest.fixture(scope="module")
-def hospitals(tmp_path_factory):
+@shared_folder
+def hospitals(root: Path) -> None:
     """Two runs on bright squares of three sites, with a truth mask of each."""
-    root = tmp_path_factory.mktemp("pictures")
     made = np.load(bright_squares(root / "plain.npz", 90, ("north", "south", "west"), purpose="pictures"))
     np.savez(root / "squares.npz", **made, masks=made["images"][..., 0] > 120)
     base = {
@@ -44,7 +44,6 @@ def hospitals(tmp_path_factory):
     }
     for name, method in RUNS.items():
         gr.run(gr.Experiment.parse({**base, "method": method}), out=root / "runs" / name)
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ def test_a_pictures_record_and_layers_are_those_of_rounds_explain(clinician, hos
 
 
 def test_a_hospital_without_a_model_has_no_heat_map(hospitals, tmp_path):
-    shutil.copytree(hospitals / "runs" / "common", tmp_path / "runs" / "common")
+    copied(hospitals / "runs" / "common", tmp_path / "runs" / "common")
     theta = np.asarray(gr.load_run(tmp_path / "runs" / "common").model.theta)
     facts = {"site": "south", "choice": MAJORITY, "common_sha256": digest_model(theta)}
     folder = tmp_path / "runs" / "common" / "at_sites" / "south"

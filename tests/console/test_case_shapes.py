@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import grandrounds as gr
@@ -13,19 +15,18 @@ from grandrounds.console.views.case_shapes import meets
 from grandrounds.models.card import Term, show_risk
 from tests.console.conftest import Signed, known_users
 from tests.runs.test_run import frame
+from tests.store import shared_folder
 from tests.support import patients
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@shared_folder
+def folder(root: Path) -> None:
     """Runs of an additive model and of a risk card on patients of three hospitals."""
-    root = tmp_path_factory.mktemp("gam")
     frame(patients([70, 60, 50])).to_csv(root / "patients.csv", index=False)
     data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital"}
     for name, settings in (("gam", {}), ("card", {"method": {"card": {"terms": 5}}})):
         experiment = gr.Experiment.parse({"name": name, "data": data, "model": {"name": name}, **settings})
         gr.run(experiment, out=root / "runs" / name)
-    return root
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -19,18 +20,18 @@ from grandrounds_studies.results import Results
 from grandrounds_studies.running import read
 from grandrounds_studies.study import Cell
 from tests.command import rounds
-from tests.console.conftest import DATA, Signed, Window, known_users, serving
+from tests.console.conftest import DATA, Signed, Window, known_users, make_runs, serving
 from tests.report import EVIL
+from tests.store import copied, shared, shared_folder
 from tests.support import patients
 
 ARMS = [f"{method}-{seed}" for method in ("fedavg", "fedprox") for seed in (0, 1)]
 CELL = Cell("logistic, lr 0.01", "FedAvg", 0)
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory, runs):
+@shared_folder
+def root(root: Path) -> None:
     """Two methods with two seeds each, the comparison of them, a run of other data, and a study with one run."""
-    root = tmp_path_factory.mktemp("compared")
     table = patients([60, 50, 40])
     for name in ARMS:
         method, seed = name.split("-")
@@ -38,13 +39,12 @@ def root(tmp_path_factory, runs):
         gr.run(gr.Experiment.parse(told), out=root / name, table=table)
     done = rounds("compare", *(root / name for name in ARMS), "--out", root / "held", "--quiet")
     assert done.returncode == 0, done.stderr
-    shutil.copytree(runs / "plain", root / "plain")
+    copied(shared(make_runs) / "plain", root / "plain")
     study = studies()["fedxchain/table-2"]
     run = run_plan(study.plan(CELL), out=root / "table-2" / "runs" / CELL.name)
     results = Results(study, {CELL: read(study, run)}, seeds=1)
     (root / "table-2" / "results.json").write_text(json.dumps(results.to_dict()))
     shutil.copytree(run.folder, root / "by-hand")
-    return root
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def test_what_cannot_be_compared_is_refused_in_words(compared, root):
 
 def test_an_unfinished_run_and_a_moved_one(compared, root, tmp_path):
     for name in ("fedavg-0", "fedprox-0", "held"):
-        shutil.copytree(root / name, tmp_path / name)
-    shutil.copytree(root / "fedavg-1", tmp_path / "fedavg-1")
+        copied(root / name, tmp_path / name)
+    copied(root / "fedavg-1", tmp_path / "fedavg-1")
     (tmp_path / "fedavg-1" / "summary.json").unlink()
     users, tokens = known_users()
     client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("viewer")

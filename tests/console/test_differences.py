@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -12,6 +11,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
+from tests.store import copied
 from tests.support import without_ledger
 
 
@@ -22,8 +22,8 @@ def feature(**more):
 
 @pytest.fixture
 def client(runs, tmp_path):
-    shutil.copytree(runs / "trust", tmp_path / "guarded")
-    shutil.copytree(runs / "by-reasons", tmp_path / "plain")
+    copied(runs / "trust", tmp_path / "guarded")
+    copied(runs / "by-reasons", tmp_path / "plain")
     path = without_ledger(tmp_path / "guarded") / "summary.json"
     summary = json.loads(path.read_text())
     found = {EVIL: {"tested": 2, "features": [feature()]}, "b": {"tested": 2, "features": [feature(differs=False, p=0.6)]}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -13,13 +12,14 @@ from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
 from tests.report.estimates import estimates
+from tests.store import copied
 from tests.support import without_ledger
 
 
 @pytest.fixture
 def client(runs, tmp_path):
-    shutil.copytree(runs / "trust", tmp_path / "fit")
-    shutil.copytree(runs / "by-reasons", tmp_path / "plain")
+    copied(runs / "trust", tmp_path / "fit")
+    copied(runs / "by-reasons", tmp_path / "plain")
     summary = json.loads((without_ledger(tmp_path / "fit") / "summary.json").read_text())
     (tmp_path / "fit" / "summary.json").write_text(json.dumps({**summary, "estimates": estimates(name=EVIL)}))
     users, tokens = known_users()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -17,12 +16,13 @@ from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Served, Signed, Window, known_users, serving
 from tests.console.test_signing_in import sign_in
 from tests.engine.growing import GrowingRun
+from tests.store import copied
 
 
 @pytest.fixture
 def growing(runs, tmp_path) -> Iterator[GrowingRun]:
     """A run that is running: its lock is taken."""
-    shutil.copytree(runs / "plain", tmp_path / "runs" / "plain")
+    copied(runs / "plain", tmp_path / "runs" / "plain")
     live = GrowingRun(runs / "by-reasons", tmp_path / "runs" / "live")
     with (live.folder / "checkpoint" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

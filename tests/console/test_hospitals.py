@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,15 +16,15 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
+from tests.store import copied, shared_folder
 from tests.support import patients, without_ledger
 
 DATA = {"label": "died", "site": "hospital"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@shared_folder
+def folder(root: Path) -> None:
     """Runs of four hospitals: in the clear with a threshold of its own, by secure sums, and of an earlier version."""
-    root = tmp_path_factory.mktemp("hospitals")
     table = patients([300, 240, 200, 160])
     clear = {"name": "clear", "data": DATA, "method": {"rounds": 2}, "explain": {"every": 1}}
     gr.run(gr.Experiment.parse({**clear, "evaluation": {"threshold": "youden"}}), table=table, out=root / "clear")
@@ -34,13 +35,16 @@ def folder(tmp_path_factory):
     summary.pop("score_counts")
     summary["rows"]["trainer"] = {"train": 77, "val": 0, "test": 0}
     (root / "old" / "summary.json").write_text(json.dumps(summary))
-    return root
+
+
+def console_of(folder: Path) -> Signed:
+    users, tokens = known_users()
+    return Signed(create_app(AppState(RunIndex(folder), users)), tokens)
 
 
 @pytest.fixture
 def hospital_console(folder):
-    users, tokens = known_users()
-    return Signed(create_app(AppState(RunIndex(folder), users)), tokens)
+    return console_of(folder)
 
 
 def get(console, path, **query):
@@ -119,14 +123,13 @@ def test_a_run_of_an_earlier_version_says_which_version_counts_risks(hospital_co
     assert get(hospital_console, "/api/v1/runs/old/thresholds").json() is None
 
 
-def test_a_damaged_record_is_named(hospital_console, folder):
-    shutil.copytree(folder / "clear", folder / "damaged", dirs_exist_ok=True)
-    summary = json.loads((without_ledger(folder / "damaged") / "summary.json").read_text())
+def test_a_damaged_record_is_named(folder, tmp_path):
+    damaged = without_ledger(copied(folder / "clear", tmp_path / "damaged"))
+    summary = json.loads((damaged / "summary.json").read_text())
     summary["score_counts"]["all"]["events"] = [1]
-    (folder / "damaged" / "summary.json").write_text(json.dumps(summary))
-    answer = get(hospital_console, "/thresholds", run="damaged")
+    (damaged / "summary.json").write_text(json.dumps(summary))
+    answer = get(console_of(tmp_path), "/thresholds", run="damaged")
     assert answer.status_code == 422 and "score counts cannot be read" in answer.text
-    shutil.rmtree(folder / "damaged")
 
 
 def test_names_of_hospitals_are_escaped(signed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import grandrounds as gr
@@ -11,14 +13,15 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
 from tests.analysis.case.test_outcome import LABELS, table
 from tests.console.conftest import Signed, known_users
+from tests.store import shared_folder
 
 OF_CLASSES = ("AUROC", "accuracy", "threshold", "majority", "log-odds", "flagged")
 MAIN = {"regression": "R2", "survival": "C-index"}
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    root = tmp_path_factory.mktemp("outcomes")
+@shared_folder
+def root(root: Path) -> None:
+    """Runs of each task, descriptions of the patients, and a watch."""
     table().to_csv(root / "t.csv", index=False)
     for task in MAIN:
         data = {"table": str(root / "t.csv"), "site": "hospital", "features": ["age", "sex"], **LABELS[task]}
@@ -30,6 +33,10 @@ def client(tmp_path_factory):
         told = {"name": method, "data": data, "method": {"name": method, "exact": {"group": "sex"}}}
         gr.run(gr.Experiment.parse(told), out=root / "runs" / f"of-{method}")
     gr.watch_consortium(root / "runs" / "regression", out=root / "runs" / "of-watch")
+
+
+@pytest.fixture(scope="module")
+def client(root):
     users, tokens = known_users()
     run_index = RunIndex(root / "runs")
     return Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("all")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from html import unescape
-
-import pytest
+from pathlib import Path
 
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
@@ -19,6 +18,7 @@ from grandrounds.runs.run import Run
 from tests.console.conftest import Signed, known_users
 from tests.engine.hospitals import Hospitals
 from tests.engine.test_hospitals import write_csv
+from tests.store import shared_folder
 from tests.support import patients, refused
 
 SETTINGS = {
@@ -28,16 +28,14 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
+@shared_folder
+def home(root: Path) -> None:
     """A run at hospitals, and the file and the folder of hospital b."""
-    root = tmp_path_factory.mktemp("personal")
     held = Hospitals.of(patients([60, 50, 40]), name="own", **SETTINGS)
     held.deployed(root)
     write_csv(root / "b.csv", held.rows["b"])
     (root / "runs").mkdir()
     (root / "run").rename(root / "runs" / "own")
-    return root
 
 
 def console(home, **more) -> Signed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +21,9 @@ from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import rounded_up
 from grandrounds.runs.run import load_run
 from tests.command import rounds
-from tests.console.conftest import DATA, Signed, Window, known_users, serving
+from tests.console.conftest import DATA, Signed, Window, known_users, make_runs, serving
 from tests.report import EVIL
+from tests.store import copied, shared, shared_folder
 from tests.support import patients, without_ledger
 
 NOISY = {
@@ -33,12 +34,11 @@ NOISY = {
 }
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory, runs):
+@shared_folder
+def root(root: Path) -> None:
     """Runs with a promise and without; of one, which was attacked, half of the sites are drawn in each round."""
-    root = tmp_path_factory.mktemp("promised")
     for name in ("plain", "private"):
-        shutil.copytree(runs / name, root / name)
+        copied(shared(make_runs) / name, root / name)
     table = patients([90, 80, 70, 60])
     site = table.columns["hospital"].astype(object)
     named = Table.from_mapping({**table.columns, "hospital": np.where(site == "b", EVIL, site)}, source=table.source)
@@ -46,7 +46,6 @@ def root(tmp_path_factory, runs):
     write_attacks(run.folder, attack_run(run, data=named).to_dict())
     hidden = {"name": "h", "data": DATA, "method": {"name": "fedavg", "rounds": 1}, "privacy": {"secure": True}}
     gr.run(gr.Experiment.parse({**hidden, "explain": {"sketch": "none"}}), out=root / "hidden", table=table)
-    return root
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_attacks_are_shown_against_what_epsilon_allows(promised, root):
 
 @pytest.fixture
 def bent(root, tmp_path):
-    shutil.copytree(root / "noisy", tmp_path / "noisy")
+    copied(root / "noisy", tmp_path / "noisy")
     users, tokens = known_users()
     return tmp_path / "noisy", Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("auditor")
 

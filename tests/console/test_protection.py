@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 
 import pytest
 from fastapi.routing import APIRoute
@@ -22,6 +21,7 @@ from grandrounds.console.views import runs as views_runs
 from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
+from tests.store import copied
 
 OPEN = {"/health", "/sign-in", "/sso/start", "/sso/callback"}
 GOVERNANCE = {Role.BOARD, Role.APPROVER, Role.AUDITOR}
@@ -141,7 +141,7 @@ def test_links_that_lead_out_of_the_root_are_not_followed(runs, tmp_path):
     inside = tmp_path / "root"
     inside.mkdir()
     (inside / "linked").symlink_to(runs / "plain")
-    shutil.copytree(runs / "trust", inside / "own")
+    copied(runs / "trust", inside / "own")
     (inside / "own" / "summary.json").unlink()
     (inside / "own" / "summary.json").symlink_to(runs / "plain" / "summary.json")
     run_index = RunIndex(inside)
@@ -175,8 +175,8 @@ def _changed(folder, change) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
-    shutil.copytree(runs / "by-reasons", tmp_path / "spoilt")
-    shutil.copytree(runs / "plain", tmp_path / "whole")
+    copied(runs / "by-reasons", tmp_path / "spoilt")
+    copied(runs / "plain", tmp_path / "whole")
     SPOILT[how](tmp_path / "spoilt")
     users, tokens = known_users()
     client = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("all")
@@ -189,7 +189,7 @@ def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
 
 
 def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
-    shutil.copytree(runs / "plain", tmp_path / "large")
+    copied(runs / "plain", tmp_path / "large")
     monkeypatch.setattr("grandrounds.console.run_index.LARGEST", 1000)
     with pytest.raises(Unreadable, match="larger than"):
         RunIndex(tmp_path).run("large")
@@ -198,7 +198,7 @@ def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
 @pytest.mark.parametrize("odd", ["link", "pipe", "large"])
 @pytest.mark.parametrize("name", ["summary.json", "checkpoint/plan.json"])
 def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkeypatch, name, odd):
-    shutil.copytree(runs / "trust", tmp_path / "odd")
+    copied(runs / "trust", tmp_path / "odd")
     file = tmp_path / "odd" / name
     if odd == "large":
         with file.open("ab") as f:
@@ -221,7 +221,7 @@ def test_the_list_reads_no_link_no_pipe_and_nothing_large(runs, tmp_path, monkey
 
 
 def test_what_cannot_be_read_is_not_read_again_until_it_changes(runs, tmp_path, monkeypatch):
-    shutil.copytree(runs / "trust", tmp_path / "cut")
+    copied(runs / "trust", tmp_path / "cut")
     summary = tmp_path / "cut" / "summary.json"
     whole = summary.read_text()
     summary.write_text(whole[:500])
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_not_read_again_until_it_changes(runs, tmp_path, 
 
 @pytest.mark.parametrize("odd", ["link", "pipe"])
 def test_a_comparison_or_attack_that_is_no_plain_file_is_not_read(runs, tmp_path, odd):
-    shutil.copytree(runs / "trust", tmp_path / "whole")
+    copied(runs / "trust", tmp_path / "whole")
     (tmp_path / "held").mkdir()
     for file in (
         tmp_path / "held" / "comparison.json",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +20,7 @@ from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, serving
 from tests.console.test_audit import one_byte
 from tests.report import EVIL
+from tests.store import copied
 
 ROLES = ("medical director", "data protection officer")
 WORDS = {"ada": "four quiet words of ada", "bob": "four quiet words of bob"}
@@ -43,7 +43,7 @@ def home(runs, tmp_path):
     """Two runs, one of them a candidate; ada and bob sign for one role each."""
     home = tmp_path / "runs"
     for name in ("plain", "trust"):
-        shutil.copytree(runs / name, home / name)
+        copied(runs / name, home / name)
     register = Register.create(home, roles=ROLES)
     for name, role in zip(WORDS, ROLES, strict=True):
         register.add_signatory(name, role=role, passphrase=WORDS[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import product
 
 import pytest
@@ -15,6 +14,7 @@ from grandrounds.models.card import Card
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.report.shapes import card
+from tests.store import copied
 from tests.support import without_ledger
 
 
@@ -22,7 +22,7 @@ from tests.support import without_ledger
 def folder(runs, tmp_path):
     """A run with a risk card, one without, and one that has not ended."""
     for name in ("card", "plain", "stopped"):
-        shutil.copytree(runs / "trust", tmp_path / name)
+        copied(runs / "trust", tmp_path / name)
     summary = json.loads((without_ledger(tmp_path / "card") / "summary.json").read_text())
     (tmp_path / "card" / "summary.json").write_text(json.dumps({**summary, "card": card(notes=[EVIL])}))
     (tmp_path / "stopped" / "summary.json").unlink()

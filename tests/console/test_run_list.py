@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.engineer import PAGE_SIZE, RunQuery, page_runs
 from tests.console.conftest import Signed, known_users
+from tests.store import copied
 
 COUNT = 5000
 
@@ -116,7 +116,7 @@ def test_an_unknown_order_is_the_newest_first(signed):
 
 
 def test_a_run_that_did_not_finish_is_named_above_the_list(tmp_path, runs):
-    shutil.copytree(runs / "trust", tmp_path / "cut")
+    copied(runs / "trust", tmp_path / "cut")
     (tmp_path / "cut" / "summary.json").unlink()
     users, tokens = known_users()
     text = Signed(create_app(AppState(RunIndex(tmp_path), users)), tokens).client("engineer").get("/").text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import threading
 
 import pytest
@@ -18,6 +17,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES
 from grandrounds.runs.run import load_run
 from tests.console.conftest import DATA, Signed, Window, known_users, serving
+from tests.store import copied
 from tests.support import patients
 
 
@@ -34,7 +34,7 @@ def test_the_list_has_every_run_with_the_figures_of_its_summary(signed, runs):
 
 
 def test_a_run_that_stopped_and_one_at_work_are_told_apart(runs, tmp_path):
-    shutil.copytree(runs / "plain", tmp_path / "stopped")
+    copied(runs / "plain", tmp_path / "stopped")
     (tmp_path / "stopped" / "summary.json").unlink()
     (tmp_path / "stopped" / "round_logs.json").unlink()
     run_index = RunIndex(tmp_path)
@@ -241,7 +241,7 @@ def test_data_are_named_without_folders_or_secrets(data, words):
 
 
 def test_what_is_wrong_with_a_run_names_no_folder_of_this_machine(tmp_path, runs):
-    shutil.copytree(runs / "plain", tmp_path / "spoilt")
+    copied(runs / "plain", tmp_path / "spoilt")
     (tmp_path / "spoilt" / "summary.json").write_text("{")
     (line,) = run_lines(RunIndex(tmp_path))
     assert line.state == "unreadable" and "summary.json" in line.wrong and str(tmp_path) not in line.wrong

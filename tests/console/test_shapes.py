@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -13,6 +12,7 @@ from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.report.shapes import category, number, shapes
+from tests.store import copied
 from tests.support import without_ledger
 
 
@@ -20,7 +20,7 @@ from tests.support import without_ledger
 def folder(runs, tmp_path):
     """A run with shapes, one without, and one that has not ended."""
     for name in ("gam", "plain", "stopped"):
-        shutil.copytree(runs / "trust", tmp_path / name)
+        copied(runs / "trust", tmp_path / name)
     summary = json.loads((without_ledger(tmp_path / "gam") / "summary.json").read_text())
     told = shapes(category(EVIL, values=["none", EVIL, "other"]), number(), number("height", used=False))
     (tmp_path / "gam" / "summary.json").write_text(json.dumps({**summary, "shapes": told}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from grandrounds.console.views.sections import LABELS
 from grandrounds.core.ending import FAILED, Ending
 from grandrounds.runs.ending import record_ending
 from tests.console.conftest import Served, Signed, Window, known_users, serving
+from tests.store import copied
 
 SECRET = "a long passphrase of a director"
 TWO_SCREENS = 1800
@@ -28,8 +28,8 @@ TWO_SCREENS = 1800
 def home(runs, tmp_path) -> Path:
     """Runs with a register: by-reasons is in use at two hospitals, trust waits for a signature; cut failed."""
     for name in ("by-reasons", "trust", "private"):
-        shutil.copytree(runs / name, tmp_path / name)
-    shutil.copytree(runs / "trust", tmp_path / "cut")
+        copied(runs / name, tmp_path / name)
+    copied(runs / "trust", tmp_path / "cut")
     (tmp_path / "cut" / "summary.json").unlink()
     ending = Ending(
         FAILED, "too-few-sites", "Two sites are left; a secure sum needs three.", "Turn privacy.secure off."

@@ -16,6 +16,7 @@ from grandrounds.report.figures.watch import evidence_over_patients
 from tests.analysis.watch.records import alarm, alarmed_run, status
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
+from tests.store import copied
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def template(runs, tmp_path_factory) -> Path:
     """A run with a watch of site a, whose column is a script, and a run without one."""
     root = tmp_path_factory.mktemp("watched")
     for name in ("watched", "plain"):
-        shutil.copytree(runs / "trust", root / name)
+        copied(runs / "trust", root / name)
     alarmed_run(root / "watched", "a", column=EVIL)
     return root
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
@@ -22,6 +21,7 @@ from grandrounds.console.cases.what_if import controls, list_candidates
 from grandrounds.console.cases.worklist import choose_model
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.case import explain_table_case
+from tests import store
 from tests.analysis.register.conftest import ROLES, WORDS, approved, sign
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_audit import one_byte
@@ -38,8 +38,8 @@ def plain(html: str) -> str:
 
 
 def test_a_run_without_patients_of_this_hospital_does_not_lead_to_them(hospital, runs, tmp_path):
-    shutil.copytree(hospital[0].root / "icu", tmp_path / "icu")
-    shutil.copytree(runs / "trust", tmp_path / "trust")
+    store.copied(hospital[0].root / "icu", tmp_path / "icu")
+    store.copied(runs / "trust", tmp_path / "trust")
     table = pd.read_csv(hospital[0].root.parent / "patients.csv")
     data = {"table": "others.csv", "label": "died", "site": "hospital", "patient": "mrn"}
     others = gr.Experiment.parse({"name": "others", "data": data, "method": {"rounds": 1}})
@@ -111,7 +111,7 @@ def test_missing_inputs_stand_in_the_list_and_incomplete_patients_can_be_chosen(
 
 @pytest.fixture
 def copied(hospital, tmp_path) -> tuple[RunIndex, SiteCases]:
-    shutil.copytree(hospital[0].root / "icu", tmp_path / "runs" / "icu")
+    store.copied(hospital[0].root / "icu", tmp_path / "runs" / "icu")
     run_index = RunIndex(tmp_path / "runs")
     return run_index, SiteCases(run_index, "b")
 
