@@ -11,17 +11,18 @@ import grandrounds as gr
 from grandrounds.protocol.identity import Identity, public_pem
 from tests.audit.ledgers import tampered
 from tests.command import rounds, rounds_in_a_process
+from tests.store import copied, finished
 from tests.support import without_ledger
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def stored():
     values = {"name": "x", "data": {"name": "breast-cancer"}, "method": {"rounds": 4}, "train": {"epochs": 1}}
-    return gr.run(gr.Experiment.parse(values), out=tmp_path_factory.mktemp("audit") / "run").folder
+    return finished(gr.Experiment.parse(values))
 
 
 @pytest.fixture(scope="module")
-def trusting(tmp_path_factory):
+def trusting():
     """FedXChain under masks."""
     values = {
         "name": "t",
@@ -31,23 +32,23 @@ def trusting(tmp_path_factory):
         "explain": {"at": "site", "every": 0},
         "privacy": {"secure": True},
     }
-    return gr.run(gr.Experiment.parse(values), out=tmp_path_factory.mktemp("trusting") / "run").folder
+    return finished(gr.Experiment.parse(values))
 
 
 @pytest.fixture
-def folder(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "copy")
+def folder(stored, tmp_path):
+    return copied(stored, tmp_path / "copy")
 
 
-def test_a_whole_ledger_verifies_with_code_0(finished):
-    done = rounds("audit", "verify", finished, "--key", finished / "server.pub")
+def test_a_whole_ledger_verifies_with_code_0(stored):
+    done = rounds("audit", "verify", stored, "--key", stored / "server.pub")
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
     assert "verifies, with model and records, by SIMULATED keys" in last and "(6 entries, 4 rounds, root " in last
     assert "keys are simulated" in done.stdout and "valid: entry 5 closes the run" in done.stdout
     assert "summary.json: by the SHA-256 in entry 5" in done.stdout
-    assert rounds("audit", "verify", finished, "--key", finished / "server.pub", "--deep").stdout == done.stdout
-    told = json.loads(rounds("audit", "verify", finished, "--json").stdout)
+    assert rounds("audit", "verify", stored, "--key", stored / "server.pub", "--deep").stdout == done.stdout
+    told = json.loads(rounds("audit", "verify", stored, "--json").stdout)
     assert told["verifies"] and told["entries"] == 6 and told["findings"] == []
     assert any("the key was taken from beside the ledger" in note for note in told["notes"])
 
@@ -184,9 +185,9 @@ def test_a_changed_ledger_fails_with_code_3_and_a_name(folder):
     assert not told["verifies"] and "changed entry" in {f["name"] for f in told["findings"]}
 
 
-def test_a_wrong_key_fails_with_code_3(finished, tmp_path):
+def test_a_wrong_key_fails_with_code_3(stored, tmp_path):
     (tmp_path / "other.pub").write_bytes(public_pem(Identity.new().public))
-    done = rounds("audit", "verify", finished, "--key", tmp_path / "other.pub")
+    done = rounds("audit", "verify", stored, "--key", tmp_path / "other.pub")
     assert done.returncode == 3 and "FOUND  wrong key (ledger)" in done.stdout
 
 
@@ -211,10 +212,10 @@ def test_a_cut_ledger_is_found_by_a_kept_head(folder, tmp_path):
     )
 
 
-def test_a_proof_is_checked_without_the_run(finished, tmp_path):
-    proof, key = tmp_path / "proof.json", shutil.copy(finished / "server.pub", tmp_path / "server.pub")
-    assert rounds("audit", "prove", finished, "--round", 3, "--site", 7, "--out", proof).returncode == 0
-    weight = gr.load_run(finished).rounds[2]["decision"]["weights"]["site-07"]
+def test_a_proof_is_checked_without_the_run(stored, tmp_path):
+    proof, key = tmp_path / "proof.json", shutil.copy(stored / "server.pub", tmp_path / "server.pub")
+    assert rounds("audit", "prove", stored, "--round", 3, "--site", 7, "--out", proof).returncode == 0
+    weight = gr.load_run(stored).rounds[2]["decision"]["weights"]["site-07"]
     done = rounds("audit", "check", proof, "--key", key)
     assert done.returncode == 0
     assert f"holds: site-07 had weight {weight:.6g} in round 3 of x-0" in done.stdout
@@ -252,13 +253,13 @@ def test_a_member_sees_its_own_numbers_of_every_round(trusting, tmp_path):
     assert rounds("audit", "check", mine).returncode == 3
 
 
-def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path):
+def test_an_export_has_an_entry_a_line_and_verifies_by_itself(stored, tmp_path):
     out = tmp_path / "ledger.jsonl"
-    assert rounds("audit", "export", finished, "--out", out).returncode == 0
+    assert rounds("audit", "export", stored, "--out", out).returncode == 0
     lines = out.read_text().splitlines()
     assert [json.loads(line)["entry"]["number"] for line in lines[:6]] == list(range(6))
-    assert rounds("audit", "export", finished).stdout == out.read_text()
-    whole = rounds("audit", "verify", out, "--key", finished / "server.pub")
+    assert rounds("audit", "export", stored).stdout == out.read_text()
+    whole = rounds("audit", "verify", out, "--key", stored / "server.pub")
     assert whole.returncode == 0 and "unchecked: model files, figures, journal, round logs and weights" in whole.stdout
     out.write_text("\n".join(lines[:3] + lines[4:]) + "\n")
     done = rounds("audit", "verify", out)
@@ -285,8 +286,8 @@ def test_an_export_has_an_entry_a_line_and_verifies_by_itself(finished, tmp_path
         (["verify", "{run}/summary.json", "--deep"], "--deep needs the run folder"),
     ],
 )
-def test_bad_input_is_one_sentence_and_code_2(finished, tmp_path, arguments, said):
-    done = rounds("audit", *(a.format(tmp=tmp_path, run=finished) for a in arguments))
+def test_bad_input_is_one_sentence_and_code_2(stored, tmp_path, arguments, said):
+    done = rounds("audit", *(a.format(tmp=tmp_path, run=stored) for a in arguments))
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 

@@ -14,6 +14,7 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.risk_card import calibrate_points
 from grandrounds.report import figure
 from tests.command import rounds
+from tests.store import finished
 from tests.support import refused
 
 QUICK = {"explain.sketch": "none", "evaluation.every": 100}
@@ -47,9 +48,8 @@ A value that was not measured meets no line, unless the line says 'missing'.
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("card") / "heart"
-    return gr.run("heart", model="card", settings={**QUICK, "method.card.terms": 5}, out=folder, progress=False)
+def run():
+    return gr.load_run(finished("heart", model="card", settings={**QUICK, "method.card.terms": 5}))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from grandrounds.cli.groups import PANELS, RENAMED
 from grandrounds.cli.screen import runs_bar
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
+from tests.store import shared_folder
 from tests.support import patients
 
 
@@ -30,10 +32,9 @@ def write_csv(table: Table, path) -> None:
             writer.writerow(["" if v is None or v != v else v for v in row])
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
+@shared_folder
+def home(folder: Path) -> None:
     """A user's folder: their CSV, and one finished run on it."""
-    folder = tmp_path_factory.mktemp("home")
     write_csv(patients([80, 60, 50]), folder / "patients.csv")
     done = rounds_in_a_process(
         "run", "--table", "patients.csv", "--label", "died", "--site", "hospital", "--set", "method.rounds=6",
@@ -41,7 +42,6 @@ def home(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (folder / "printed.txt").write_text(done.stdout)
-    return folder
 
 
 def refused(done: subprocess.CompletedProcess, *words: str) -> None:

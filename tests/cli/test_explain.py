@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,23 +24,28 @@ from grandrounds.analysis.case.site_page import site_figure, site_page
 from grandrounds.cli import main
 from grandrounds.core.rng import generator
 from tests.runs.test_run import frame
+from tests.store import copied, shared_folder
 from tests.support import patients
 
 EVIL = "<script>alert(1)</script>"
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """Two finished runs: patients of three hospitals, and pictures with truth masks."""
-    folder = tmp_path_factory.mktemp("home")
+@shared_folder
+def explained(folder: Path) -> None:
+    """A finished run on patients of three hospitals."""
     frame(patients([80, 60, 50])).to_csv(folder / "patients.csv", index=False)
     settings = {"data": {"table": str(folder / "patients.csv"), "label": "died", "site": "hospital"}}
     gr.run(gr.Experiment.parse({**settings, "method": {"rounds": 4}}), out=folder / "run")
-    return folder
 
 
 @pytest.fixture(scope="module")
-def squares(home):
+def home(explained, tmp_path_factory):
+    """A copy, since pages are written into a run."""
+    return copied(explained, tmp_path_factory.mktemp("home"))
+
+
+@shared_folder
+def explained_squares(home: Path) -> None:
     """Bright squares on the left or on the right, seen in colour, and a net that learnt them."""
     pytest.importorskip("torch")
     pytest.importorskip("PIL")
@@ -56,7 +62,12 @@ def squares(home):
         "method": {"rounds": 1},
         "engine": {"device": "cpu"},
     }
-    return gr.run(gr.Experiment.parse(values), out=home / "squares").folder
+    gr.run(gr.Experiment.parse(values), out=home / "squares")
+
+
+@pytest.fixture(scope="module")
+def squares(explained_squares, tmp_path_factory):
+    return copied(explained_squares / "squares", tmp_path_factory.mktemp("home") / "squares")
 
 
 @pytest.fixture
@@ -175,8 +186,8 @@ def test_refusals_are_one_sentence_and_exit_2(home, rounds, tmp_path):
     refused(rounds("explain", tmp_path / "half", "--case", 1), "is not finished", "rounds resume")
 
 
-@pytest.fixture(scope="module")
-def missed(home):
+@shared_folder
+def with_sexes(home: Path) -> None:
     """A run on patients whose sex is known and, to the model, a reason."""
     table = frame(patients([300, 250, 200]))
     table["sex"] = np.where(
@@ -184,7 +195,12 @@ def missed(home):
     )
     table.to_csv(home / "sexes.csv", index=False)
     settings = {"data": {"table": str(home / "sexes.csv"), "label": "died", "site": "hospital"}}
-    return gr.run(gr.Experiment.parse({**settings, "method": {"rounds": 6}}), out=home / "missed")
+    gr.run(gr.Experiment.parse({**settings, "method": {"rounds": 6}}), out=home / "missed")
+
+
+@pytest.fixture(scope="module")
+def missed(with_sexes, tmp_path_factory):
+    return gr.load_run(copied(with_sexes / "missed", tmp_path_factory.mktemp("home") / "missed"))
 
 
 def test_near_misses_are_listed_with_and_without_a_number(missed, rounds):

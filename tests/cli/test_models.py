@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
 from grandrounds.analysis.register import signing_key
 from tests.command import rounds
+from tests.store import copied, finished
 
 ROLES = ("medical director", "data protection officer")
 
@@ -18,17 +18,11 @@ def quick_keys(monkeypatch):
     monkeypatch.setattr(signing_key, "COSTS", {"n": 2**4, "r": 8, "p": 1})
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    assert rounds("run", "heart", "--set", "method.rounds=2", "-q", cwd=root).returncode == 0
-    return root
-
-
 @pytest.fixture
-def models(trained, tmp_path):
+def models(tmp_path):
     """`rounds models` in a folder with one run, and files with the passphrases of ada and bob."""
-    root = shutil.copytree(trained, tmp_path / "work")
+    root = tmp_path / "work"
+    copied(finished("heart", rounds=2), root / RUN)
     for name in ("ada", "bob"):
         (root / name).write_text(f"four quiet words of {name}\n")
         (root / name).chmod(0o600)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import math
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -28,6 +27,7 @@ from grandrounds.recipes import load_recipe
 from grandrounds.report.document import Charts
 from grandrounds.report.sections.privacy import privacy_section
 from grandrounds.runs.run import Run
+from tests import store
 from tests.cli import test_commands
 from tests.command import rounds
 from tests.engine.hospitals import Hospitals
@@ -48,16 +48,12 @@ PROMISED = [name for name in MECHANISMS if name not in ("raw", "plain", "secure"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Breast cancer under each mechanism, made when it is first asked for."""
-    folder, made = tmp_path_factory.mktemp("privacy"), {}
+def runs():
+    """Breast cancer under each mechanism."""
 
     def held(name: str) -> Run:
-        if name not in made:
-            settings = ["method.rounds=4", "explain.sketch=none", *MECHANISMS[name]]
-            plan = load_recipe("breast-cancer").with_settings(settings)
-            made[name] = gr.run(plan, out=folder / name.replace(" ", "-"))
-        return made[name]
+        settings = ["method.rounds=4", "explain.sketch=none", *MECHANISMS[name]]
+        return Run(store.finished("breast-cancer", settings=settings))
 
     return held
 
@@ -67,8 +63,7 @@ def copied(runs, tmp_path):
     """A run to be changed."""
 
     def copy(name: str) -> Run:
-        shutil.copytree(runs(name).folder, tmp_path / "run")
-        return Run(tmp_path / "run")
+        return Run(store.copied(runs(name).folder, tmp_path / "run"))
 
     return copy
 
@@ -281,14 +276,15 @@ def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, told, tmp_path
     assert rounds("privacy", run.folder, tmp_path).returncode == 2, "one run at a time"
 
 
-def test_the_report_has_what_was_promised_and_spent(runs):
+def test_the_report_has_what_was_promised_and_spent(runs, copied):
     for name in ("dp-sgd", "veil", "client"):
         page = (runs(name).folder / "report.html").read_text()
         assert "Privacy guarantee and budget spent" in page and "Epsilon so far" in page
         assert "follows from the experiment&#x27;s seed" in page
     assert "alone" in (runs("veil").folder / "report.html").read_text(), "several mechanisms, a line each"
-    report_run(runs("raw").folder)
-    raw = (runs("raw").folder / "report.html").read_text()
+    unprotected = copied("raw").folder
+    report_run(unprotected)
+    raw = (unprotected / "report.html").read_text()
     assert "There is no privacy guarantee (epsilon = infinity)" in raw and "Epsilon so far" not in raw
     assert "Privacy guarantee and budget spent" not in (runs("plain").folder / "report.html").read_text()
 

@@ -24,17 +24,18 @@ from grandrounds.runs.readable_model import readable, readable_file
 from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_sse_agg import own_rules
+from tests.store import finished
 from tests.support import patients, refused, without_ledger
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory):
+def held():
     """Six sites weighed by all four signals in two cohorts, over three rounds; the second asks for no reasons."""
     frame = pytest.importorskip("pandas").DataFrame(dict(patients([80, 60, 50, 50, 40, 40]).columns))
     weigh = {"every": 3, "lambdas": {"data": 0.4, "agreement": 0.3, "worst_site": 0.2, "calibration": 0.1}}
     method = {"name": "sse-agg", "rounds": 3, "stability": "none", "cohorts": 2, "weigh": weigh}
     plan = {"data": {"label": "died", "site": "hospital"}, "method": method, "reference": {"rows": {"rows": 40}}}
-    return gr.run(gr.Experiment.parse(plan), table=frame, out=tmp_path_factory.mktemp("show") / "run")
+    return gr.load_run(finished(gr.Experiment.parse(plan), table=frame))
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_the_round_as_a_table(held, shown):
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory):
+def apart():
     """Four hospitals that go by four things, so that nothing is known of who stands out."""
     plan = {
         "data": {"label": "died", "site": "hospital"},
@@ -120,8 +121,7 @@ def apart(tmp_path_factory):
         "method": {"name": "sse-agg", "rounds": 2, "stability": "none"},
         "train": {"steps": 20, "lr": 0.3},
     }
-    table = own_rules([60, 48, 72, 54])
-    return gr.run(gr.Experiment.parse(plan), table=table, out=tmp_path_factory.mktemp("apart") / "run")
+    return gr.load_run(finished(gr.Experiment.parse(plan), table=own_rules([60, 48, 72, 54])))
 
 
 def test_what_is_not_known_of_a_site_is_shown_as_such(apart, shown):
@@ -146,7 +146,7 @@ def test_a_sites_course_has_its_disagreement(held, shown):
 
 
 @pytest.fixture(scope="module", params=["plain", "masked"])
-def by_trust(request, tmp_path_factory):
+def by_trust(request):
     """FedXChain at four sites, the largest with flipped labels, and an alarm that rings."""
     masked = request.param == "masked"
     plan = {
@@ -158,7 +158,7 @@ def by_trust(request, tmp_path_factory):
         "attacks": [{"kind": "label-flip", "sites": ["a"]}],
     }
     frame = pytest.importorskip("pandas").DataFrame(dict(patients([120, 100, 90, 90]).columns))
-    return gr.run(gr.Experiment.parse(plan), table=frame, out=tmp_path_factory.mktemp("trust") / "run")
+    return gr.load_run(finished(gr.Experiment.parse(plan), table=frame))
 
 
 def test_trust_in_words_adds_up_to_the_record(by_trust, shown):

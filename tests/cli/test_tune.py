@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cli.test_commands import refused
 from tests.command import rounds
+from tests.store import copied, shared_folder
 
 FILE = """
 name = "mine"
@@ -32,15 +34,18 @@ train.batch = { choices = [16, 32] }
 """
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
+@shared_folder
+def tuned(folder: Path) -> None:
     """A user's folder with an experiment, tuned as its file says."""
-    folder = tmp_path_factory.mktemp("home")
     (folder / "mine.toml").write_text(FILE)
     done = rounds("tune", "mine.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "printed.txt").write_text(done.stdout)
-    return folder
+
+
+@pytest.fixture(scope="module")
+def home(tuned, tmp_path_factory):
+    return copied(tuned, tmp_path_factory.mktemp("home"))
 
 
 def test_it_prints_the_best_the_cost_and_what_to_do_next(home):

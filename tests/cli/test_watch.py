@@ -20,18 +20,18 @@ from grandrounds.analysis.watch.state import WatchState
 from grandrounds.cli import watch as command
 from grandrounds.statistics.watch import calibrate
 from tests.command import rounds
+from tests.store import copied, finished, shared_folder
 
 SITE = "cleveland"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
+@shared_folder
+def root(folder: Path) -> None:
     """A run, tables of one hospital, and a watch whose baseline is written."""
-    folder = tmp_path_factory.mktemp("watch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grandrounds.analysis.watch.baseline.calibrate", partial(calibrate, streams=5))
         quick = {"method.rounds": 2, "explain.sketch": "none", "evaluation.every": 100}
-        gr.run("heart", settings=quick, out=folder / "run", progress=False)
+        copied(finished("heart", settings=quick), folder / "run")
         assert rounds("data", "split", "heart", "--out", "tables", cwd=folder).returncode == 0
         said = rounds("watch", "run", "--site", SITE, "--table", f"tables/{SITE}.csv", cwd=folder)
     assert said.returncode == 0, said.stderr
@@ -40,13 +40,11 @@ def root(tmp_path_factory):
     assert "at most 1 in 5,000 patients" in " ".join(said.stdout.split())
     table = pd.read_csv(folder / "tables" / f"{SITE}.csv")
     table.assign(cholesterol=table["cholesterol"] / 38.67).to_csv(folder / "tables" / "next.csv", index=False)
-    return folder
 
 
 @pytest.fixture
 def copy(root, tmp_path):
-    shutil.copytree(root, tmp_path / "copy")
-    return tmp_path / "copy"
+    return copied(root, tmp_path / "copy")
 
 
 def test_an_alarm_in_sentences_with_exit_code_3(copy):
@@ -146,8 +144,8 @@ def test_python_returns_the_alarms(copy):
         (("--site", SITE, "--table", "tables/next.csv", "--on-alarm", "'"), "bad-hook"),
     ],
 )
-def test_refusals_are_one_sentence(root, options, code):
-    said = rounds("watch", "run", *options, cwd=root)
+def test_refusals_are_one_sentence(copy, options, code):
+    said = rounds("watch", "run", *options, cwd=copy)
     assert said.returncode == 2 and f"[{code}]" in said.stderr and len(said.stderr.strip().splitlines()) == 1, said.stderr
 
 

@@ -14,15 +14,16 @@ from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.report.watch import headline
 from tests.command import rounds
+from tests.store import copied, finished
 
 SHIFTS = ("--shift", "resting_bp=1.5@va", "--shift", "resting_bp=1.5@hungarian")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "heart"
-    gr.run("heart", settings={"method.rounds": 2, "personal.guard": False}, out=folder, progress=False)
-    return folder
+    """A copy, since watches are written beside it."""
+    stored = finished("heart", settings={"method.rounds": 2, "personal.guard": False})
+    return copied(stored, tmp_path_factory.mktemp("runs") / "heart")
 
 
 def test_a_planted_shift_is_printed_and_reported(run):

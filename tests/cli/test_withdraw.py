@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.command import rounds
+from tests.store import copied, finished, shared_folder
+
+RUN = "runs/heart-fedavg-seed0"
+
+
+@shared_folder
+def withdrawn(root: Path) -> None:
+    """A run from which a site withdrew, and the printed text."""
+    copied(finished("heart", rounds=2), root / RUN)
+    said = rounds("withdraw", RUN, "--site", "va", "--prove", cwd=root)
+    assert said.returncode == 0, said.stderr
+    (root / "printed.txt").write_text(said.stdout)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("commands")
-    run = rounds("run", "heart", "--set", "method.rounds=2", "-q", cwd=root).stdout.strip()
-    said = rounds("withdraw", run, "--site", "va", "--prove", cwd=root)
-    assert said.returncode == 0, said.stderr
-    return root, root / run, said.stdout
+def folder(withdrawn, tmp_path_factory):
+    root = copied(withdrawn, tmp_path_factory.mktemp("commands"))
+    return root, root / RUN, (root / "printed.txt").read_text()
 
 
 def test_it_says_what_is_valid_what_remains_and_what_it_cost(folder):
