@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from tests.store import finished
 from tests.support import patients
 
 
@@ -21,7 +22,6 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="session")
-def run(frame, tmp_path_factory) -> gr.Run:
+def run(frame) -> gr.Run:
     """Two rounds of FedAvg on the frame."""
-    out = tmp_path_factory.mktemp("api") / "run"
-    return gr.run(frame, label="died", site="hospital", rounds=2, out=out)
+    return gr.load_run(finished(frame, label="died", site="hospital", rounds=2))

@@ -11,22 +11,22 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.journal import JournalReader
 from tests.engine.growing import GrowingRun
+from tests.store import finished
 from tests.support import patients
 
 DATA = {"table": "patients.csv", "label": "died", "site": "hospital"}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run") / "r"
+def stored():
     settings = {"method": {"name": "sse-agg", "rounds": 3}, "reference": {"rows": {"rows": 25}}, "explain": {"every": 1}}
     experiment = gr.Experiment.parse({"name": "r", "data": DATA, **settings})
-    return gr.run(experiment, out=folder, table=patients([30, 20, 20, 20, 20, 20, 20, 20])).folder
+    return finished(experiment, table=patients([30, 20, 20, 20, 20, 20, 20, 20]))
 
 
 @pytest.fixture
-def growing(finished, tmp_path) -> GrowingRun:
-    return GrowingRun(finished, tmp_path / "live")
+def growing(stored, tmp_path) -> GrowingRun:
+    return GrowingRun(stored, tmp_path / "live")
 
 
 def whole(growing: GrowingRun) -> list[object]:
@@ -57,11 +57,11 @@ def test_a_torn_last_line_waits_until_it_is_committed(growing):
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["another file", "the same file"])
-def test_a_journal_that_was_written_anew_is_read_from_its_beginning(growing, finished, tmp_path, replaced):
+def test_a_journal_that_was_written_anew_is_read_from_its_beginning(growing, stored, tmp_path, replaced):
     growing.append(5)
     reader = JournalReader(growing.checkpoint)
     reader.read()
-    other = GrowingRun(finished, tmp_path / "other")
+    other = GrowingRun(stored, tmp_path / "other")
     other.append(2)
     other.append(6, virtual_seconds=77.0)
     if replaced:

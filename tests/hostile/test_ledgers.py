@@ -13,6 +13,7 @@ from grandrounds.audit.verdict import AuditResult
 from grandrounds.protocol.identity import public_pem
 from tests.command import rounds
 from tests.hostile import ledgers
+from tests.store import copied, finished
 from tests.support import thinned
 
 EXPERIMENT = {
@@ -29,8 +30,8 @@ SECONDS = 10
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return gr.run(gr.Experiment.parse(EXPERIMENT), out=tmp_path_factory.mktemp("hostile") / "run").folder
+def whole():
+    return finished(gr.Experiment.parse(EXPERIMENT))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def key(tmp_path_factory):
 
 @pytest.fixture
 def folder(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "run")
+    return copied(whole, tmp_path / "run")
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def _part(cases: dict, part: int) -> list:
 
 def _altered(whole, tmp_path, change, key, no_hang) -> AuditResult:
     """The audit of a copy that was altered; what it raises is a failure of the test."""
-    folder = shutil.copytree(whole, tmp_path / "run")
+    folder = copied(whole, tmp_path / "run")
     change(folder)
     no_hang()
     try:

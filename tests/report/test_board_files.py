@@ -24,6 +24,7 @@ from grandrounds.runs.overview import run_overview
 from tests.command import rounds
 from tests.engine.hospitals import Hospitals
 from tests.report import EVIL
+from tests.store import copied, finished
 from tests.support import patients, refused
 
 BROWSER = next((p for p in map(shutil.which, BROWSERS) if p), None)
@@ -38,8 +39,9 @@ EXPERIMENT = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> gr.Run:
-    out = tmp_path_factory.mktemp("board") / "run"
-    return gr.run(gr.Experiment.parse(EXPERIMENT), out=out, table=patients([200, 180, 160]))
+    """A copy, since files for a board are written into a run."""
+    stored = finished(gr.Experiment.parse(EXPERIMENT), table=patients([200, 180, 160]))
+    return gr.load_run(copied(stored, tmp_path_factory.mktemp("board") / "run"))
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from grandrounds.report.figure import BROWSERS
 from tests.command import rounds
 from tests.report import EVIL
 from tests.report.summaries import board_page
+from tests.store import copied, finished
 from tests.support import patients
 
 BROWSER = next((p for p in map(shutil.which, BROWSERS) if p), None)
@@ -33,7 +34,8 @@ def run(tmp_path_factory):
             "evaluation": {"subgroup": "ward"},
         }
     )
-    return gr.run(experiment, out=tmp_path_factory.mktemp("card") / "run", table=patients([60, 50, 40]))
+    stored = finished(experiment, table=patients([60, 50, 40]))
+    return gr.load_run(copied(stored, tmp_path_factory.mktemp("card") / "run"))
 
 
 def text(page: str) -> str:

@@ -18,6 +18,7 @@ from grandrounds.report.fairness import describe_gaps, describe_mitigation, gap_
 from grandrounds.report.figures.groups import group_gaps
 from grandrounds.report.sections.fairness import CAVEAT, fairness_section
 from tests.report.summaries import board_page
+from tests.store import finished
 from tests.support import patients
 
 
@@ -57,7 +58,7 @@ def test_the_clearest_gap_comes_first_and_names_are_escaped():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     table = patients([700, 600])
     sex = np.random.default_rng(0).choice(["f", "m"], len(table))
     sex[:12] = "x"
@@ -68,7 +69,7 @@ def run(tmp_path_factory):
         "evaluation": {"subgroups": ["sex", "age"], "mitigation": "thresholds"},
     }
     table = Table.from_mapping({**table.columns, "sex": sex})
-    return gr.run(gr.Experiment.parse(settings), table=table, out=tmp_path_factory.mktemp("runs") / "groups")
+    return gr.load_run(finished(gr.Experiment.parse(settings), table=table))
 
 
 def test_a_run_shows_the_groups_everywhere(run):

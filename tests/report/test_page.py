@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from grandrounds.report.sections.trust import trust_limits, trust_section
 from tests.command import rounds
 from tests.conftest import CHROMIUM
 from tests.report import EVIL, RULE, explanations, many, trusting, typed
+from tests.store import copied, finished
 from tests.support import patients, refused, without_ledger
 
 
@@ -87,19 +89,19 @@ class Page(HTMLParser):
         return " ".join(f["layout"]["title"]["text"] for f in self.figures)
 
 
-def trained(folder, *, settings=(), seed: int = 0, evil: bool = False) -> gr.Run:
+def trained(*, settings=(), seed: int = 0, evil: bool = False) -> Path:
     pd = pytest.importorskip("pandas")
     columns = dict(patients([120, 100, 80]).columns)
     if evil:
         columns["hospital"] = [EVIL if h == "a" else h for h in columns["hospital"]]
         columns[EVIL] = columns.pop("lactate")
     base = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 3}, "seed": seed})
-    return gr.run(base.with_settings(list(settings)), table=pd.DataFrame(columns), out=folder)
+    return finished(base.with_settings(list(settings)), table=pd.DataFrame(columns))
 
 
 @pytest.fixture(scope="module")
-def evil_run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("evil") / "run", evil=True)
+def evil_run():
+    return gr.load_run(trained(evil=True))
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +198,10 @@ def test_many_sites_are_cut_to_those_that_matter(evil_run):
 
 
 @pytest.fixture(scope="module")
-def trust_run(tmp_path_factory):
+def trust_run():
     """FedXChain at three sites, one with a script for a name, with an alarm that rings."""
     settings = ["method.name=fedxchain", "reference.root.rows=30", "method.trust.alarm=0.001"]
-    return trained(tmp_path_factory.mktemp("trust") / "run", settings=settings, evil=True)
+    return gr.load_run(trained(settings=settings, evil=True))
 
 
 def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
@@ -296,7 +298,7 @@ def test_reliability_bins_add_up_to_the_calibration_error(evil_run):
 
 
 def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):
-    copy = shutil.copytree(evil_run.folder, tmp_path / "run")
+    copy = copied(evil_run.folder, tmp_path / "run")
     before = (copy / "report.html").read_text()
     (copy / "report.html").unlink()
     done = rounds("report", copy)
@@ -327,7 +329,7 @@ def compared(tmp_path_factory):
     runs = []
     for lr, found in drift.items():
         for seed in (0, 1):
-            held = trained(folder / f"{lr}-{seed}", settings=[f"train.lr={lr}"], seed=seed)
+            held = gr.load_run(copied(trained(settings=[f"train.lr={lr}"], seed=seed), folder / f"{lr}-{seed}"))
             told = {**held.summary["explanation"], "training": {"drift": found[seed], "jaccard": 0.5, "sampling": 0.1}}
             (held.folder / "summary.json").write_text(json.dumps({**held.summary, "explanation": told}))
             runs.append(gr.load_run(held.folder))

@@ -11,6 +11,7 @@ from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.plan import Settings
 from grandrounds.methods.exact import exchange
 from grandrounds.runs.evaluation import exact_privacy
+from tests.store import finished
 from tests.support import patients
 
 EXCHANGES = {"count": 80, "numbers_sent": 1000, "numbers_held": 400, "ratio": 2.5, "bytes_up": 1, "bytes_down": 1}
@@ -43,7 +44,7 @@ def test_an_additive_model_names_its_private_version():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run():
     values = {
         "data": {"label": "died", "site": "hospital"},
         "split": {"val": 0.2, "test": 0.2},
@@ -51,7 +52,7 @@ def run(tmp_path_factory):
         "method": {"trees": {"rounds": 2, "depth": 2, "parallel": 2}},
         "explain": {"sketch": "none"},
     }
-    return gr.run(gr.Experiment.parse(values), table=patients([60, 50, 70]), out=tmp_path_factory.mktemp("trees") / "r")
+    return gr.load_run(finished(gr.Experiment.parse(values), table=patients([60, 50, 70])))
 
 
 def test_a_run_of_trees_lists_them_among_disclosed_data(run):

@@ -23,6 +23,7 @@ from grandrounds.job import main as job
 from grandrounds.protocol.identity import Identity, load_public
 from tests import command
 from tests.audit.ledgers import countersigned, lasting, tampered
+from tests.store import copied, finished
 from tests.support import refused, slow, thinned
 
 BASE = {
@@ -84,13 +85,13 @@ def experiment(**changes) -> gr.Experiment:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return gr.run(experiment(**KINDS["sse-agg"]), out=tmp_path_factory.mktemp("run") / "run").folder
+def stored():
+    return finished(experiment(**KINDS["sse-agg"]))
 
 
 @pytest.fixture
-def folder(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "copy")
+def folder(stored, tmp_path):
+    return copied(stored, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("kind", thinned(KINDS, 3))
@@ -107,10 +108,10 @@ def test_every_run_has_a_ledger_that_verifies_before_and_after_it_is_resumed(tmp
         run = gr.resume(run.folder, settings=[f"method.rounds={done + 2}"])
 
 
-def test_the_same_experiment_gives_the_same_ledger_wherever_it_is_run(tmp_path, finished):
+def test_the_same_experiment_gives_the_same_ledger_wherever_it_is_run(tmp_path, stored):
     """But for the seconds it took and the machine, which are in files that the last entry has the hashes of."""
-    again = gr.run(gr.Experiment.load(finished / "experiment.toml"), out=tmp_path / "again")
-    books = [gr.load_run(folder).ledger.book() for folder in (again.folder, finished)]
+    again = gr.run(gr.Experiment.load(stored / "experiment.toml"), out=tmp_path / "again")
+    books = [gr.load_run(folder).ledger.book() for folder in (again.folder, stored)]
     assert books[0].entries[:-1] == books[1].entries[:-1] and books[0].heads[:-1] == books[1].heads[:-1]
     assert lasting(books[0], but="schema.json") == lasting(books[1], but="schema.json")  # it says who named the columns
     assert "seconds" in again.rounds[0]["decision"]["cost"]
@@ -156,8 +157,8 @@ def test_what_sites_remember_gives_a_rewritten_ledger_away(folder):
     assert [f.name for f in audit(folder, deep=True).findings] == ["forked head"]
 
 
-def test_an_entry_says_all_that_the_round_rested_on(finished):
-    run = gr.load_run(finished)
+def test_an_entry_says_all_that_the_round_rested_on(stored):
+    run = gr.load_run(stored)
     with run.ledger as ledger:
         first, *rounds, last = ledger.entries()
         book = ledger.book()
@@ -172,14 +173,14 @@ def test_an_entry_says_all_that_the_round_rested_on(finished):
     assert rounds[-1]["explanation"] is not None
     assert len({c for e in rounds for c in e["commitments"].values()}) == 15
     assert [len(h.witnesses) for h in book.heads] == [5] * 5
-    assert load_public(finished / "server.pub") == Identity.simulated(0, "server").public
-    assert SignedHead.read(finished / "ledger.head.json") == book.heads[-1]
+    assert load_public(stored / "server.pub") == Identity.simulated(0, "server").public
+    assert SignedHead.read(stored / "ledger.head.json") == book.heads[-1]
 
 
-def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(finished):
-    record = Checkpoint(finished / "checkpoint").records()[0]
+def test_the_journal_keeps_what_the_entry_needs_and_the_round_log_does_not(stored):
+    record = Checkpoint(stored / "checkpoint").records()[0]
     assert set(record["ledger"]) == {"model", "served", "explanation", "commitments", "plan"}
-    assert "ledger" not in json.loads((finished / "round_logs.json").read_text())["rounds"][0]
+    assert "ledger" not in json.loads((stored / "round_logs.json").read_text())["rounds"][0]
 
 
 @pytest.fixture(scope="module", params=["fedavg", slow("fedasync"), slow("wire")])
@@ -312,9 +313,9 @@ def test_what_lies_beside_the_ledger_is_compared_with_it(folder, spoil, name):
     assert name in {f.name for f in audit(folder, deep=True).findings}
 
 
-def test_an_audit_says_what_it_did_not_look_at(finished):
-    assert "journal, checkpoint and weights" in audit(finished).unchecked[0]
-    assert "the ledger alone was checked" in audit(finished, files=False).unchecked[0]
+def test_an_audit_says_what_it_did_not_look_at(stored):
+    assert "journal, checkpoint and weights" in audit(stored).unchecked[0]
+    assert "the ledger alone was checked" in audit(stored, files=False).unchecked[0]
 
 
 def test_the_newest_round_of_a_run_that_goes_on_may_be_on_its_way(folder):
@@ -341,12 +342,12 @@ def test_the_newest_round_of_a_run_that_goes_on_may_be_on_its_way(folder):
     assert not checkpoint.is_locked()
 
 
-def test_a_key_that_is_none_is_refused_and_not_called_wrong(finished):
-    with gr.load_run(finished).ledger as ledger:
-        for key in (b"-----BEGIN PUBLIC KEY-----", str(finished / "server.pub")):
+def test_a_key_that_is_none_is_refused_and_not_called_wrong(stored):
+    with gr.load_run(stored).ledger as ledger:
+        for key in (b"-----BEGIN PUBLIC KEY-----", str(stored / "server.pub")):
             with refused("bad-key"):
                 ledger.verify(key)
-        assert ledger.verify(load_public(finished / "server.pub")) == []
+        assert ledger.verify(load_public(stored / "server.pub")) == []
 
 
 def _replace(path, old: bytes, new: bytes) -> None:
@@ -427,10 +428,10 @@ def test_a_refused_experiment_leaves_nothing_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_file_is_append_only_and_synced(finished):
-    database = sqlite3.connect(finished / "ledger.db")
+def test_the_file_is_append_only_and_synced(folder):
+    database = sqlite3.connect(folder / "ledger.db")
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    with Ledger.open(finished / "ledger.db", identity=Identity.simulated(0, "server")) as ledger:
+    with Ledger.open(folder / "ledger.db", identity=Identity.simulated(0, "server")) as ledger:
         assert ledger._database.execute("PRAGMA synchronous").fetchone() == (2,)
 
 

@@ -26,6 +26,7 @@ from grandrounds.report.differences import (
     site_sentences,
 )
 from tests.keeper.plans import DP, PUBLIC
+from tests.store import finished
 from tests.support import slow
 
 PLAN = {
@@ -52,8 +53,8 @@ def table(*, planted: float = 1.6, rows: int = 240) -> Table:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return gr.run(gr.Experiment.parse(PLAN), table=table(), out=tmp_path_factory.mktemp("runs") / "r")
+def run():
+    return gr.load_run(finished(gr.Experiment.parse(PLAN), table=table()))
 
 
 def test_the_planted_difference_is_in_the_summary(run):
