@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.methods.plugins import site_plugins
+from grandrounds.methods.site_halves import site_plugins
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.plugin import SitePlugin

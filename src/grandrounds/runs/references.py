@@ -25,7 +25,7 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
 from grandrounds.methods.exchanges import count_groups
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
-from grandrounds.methods.plugins import site_plugins
+from grandrounds.methods.site_halves import site_plugins
 from grandrounds.methods.sse_agg.harm import MATERIAL_HARM
 from grandrounds.methods.xfed.checks import scoring_references
 from grandrounds.models.dense import probabilities

@@ -40,7 +40,7 @@ from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.methods.personal.parts import HEAD
 from grandrounds.methods.personal.server import settings_in_rounds
-from grandrounds.methods.plugins import site_plugins
+from grandrounds.methods.site_halves import site_plugins
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
 from grandrounds.models.column_model import LEAST, SEED

@@ -74,7 +74,7 @@ class SiteHost:
         smallest: int = 0,
         reserved: bool = False,
     ) -> None:
-        """Build a host. `plugins`: site plug-ins that the plan needs (`grandrounds.methods.plugins`), built with this host.
+        """Build a host. `plugins`: site plug-ins that the plan needs (`grandrounds.methods.site_halves`), built with this host.
 
         `cached`: number of cached answers; a simulation without repeated Asks needs none.
 

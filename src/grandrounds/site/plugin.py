@@ -1,7 +1,7 @@
 """Site plug-ins: the half of a method that runs at the sites. A host calls each of its plug-ins in turn.
 
 A plug-in may answer tasks of its own, add to the job of local training, keep state from round to round, and report on
-the models that sites answer with. A host builds those that its plan needs (`grandrounds.methods.plugins`).
+the models that sites answer with. A host builds those that its plan needs (`grandrounds.methods.site_halves`).
 """
 
 from __future__ import annotations

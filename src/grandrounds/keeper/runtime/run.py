@@ -39,7 +39,7 @@ from grandrounds.keeper.store import Opening, Store
 from grandrounds.keeper.watched import COUNTED, EarlierWatches
 from grandrounds.keeper.watched import FILE as WATCHED
 from grandrounds.methods import is_variant_of
-from grandrounds.methods.plugins import site_plugins
+from grandrounds.methods.site_halves import site_plugins
 from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
