@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from grandrounds.messages import Answers, Ask
 
 import grandrounds as gr
 from grandrounds.core.records import Decision
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.select import choose
 from grandrounds.methods.weigh import data_size
+from grandrounds.protocol.messages import Answers, Ask
 
 
 class LossWeighted(Method):

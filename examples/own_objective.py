@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from grandrounds.messages import Answers, Ask
 
 import grandrounds as gr
 from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.site.objective import LocalFit, LocalObjective
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import numpy as np
-from grandrounds.messages import Answers, Ask
 
 import grandrounds as gr
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.select import Selection
 from grandrounds.methods.weigh import WeightingResult, data_size
+from grandrounds.protocol.messages import Answers, Ask
 
 
 class LargestHalf(FedAvg):

@@ -198,7 +198,7 @@ def thinned(cases: Iterable[Any], every: int) -> list[Any]:
 def on_few_pictures(study: Study, *arms: Arm, out: Path) -> Results:
     """One seed of a study's quick version, of these arms, at sites of 100 pictures; the way to its report is the same."""
     small = study.small()
-    few = {"split": {"partition": "grandrounds.studies.xfed.cost:a_few", "official": False}}
+    few = {"split": {"partition": "grandrounds_studies.xfed.cost:a_few", "official": False}}
     points = tuple(replace(p, settings=merged(p.settings, few)) for p in small.points)
     found = conduct_study(replace(small, points=points, arms=arms), out, seeds=1, jobs=1, quick=True)
     write_results(found, out)

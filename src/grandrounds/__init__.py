@@ -16,10 +16,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     # One BLAS thread unless the user says otherwise, set before NumPy loads: two cost up to 26x on shared cores.
     os.environ.setdefault(_name, "1")
 
-from grandrounds.core import aliases  # noqa: E402
 from grandrounds.core.version import __version__ as __version__  # noqa: E402
-
-aliases.install()
 
 if TYPE_CHECKING:
     from grandrounds import methods, metrics
@@ -130,7 +127,8 @@ _HOME = {
 }
 """Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""
 
-_PACKAGES = ("methods", "metrics")
+_MODULES = {"config": "api.config", "methods": "methods", "metrics": "metrics"}
+"""Public name of a module -> where it is."""
 
 
 def __dir__() -> list[str]:
@@ -143,8 +141,8 @@ def __getattr__(name: str) -> Any:
 
         return load_part(name)
 
-    if name in _PACKAGES or f"grandrounds.{name}" in aliases.ALIASES:
-        return import_module(f"grandrounds.{name}")
+    if name in _MODULES:
+        return import_module(f"grandrounds.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
     value = getattr(import_module(f"grandrounds.{_HOME[name]}"), name)

@@ -206,7 +206,7 @@ def test_runs_are_compared_at_one_virtual_time():
 
 def test_a_failing_run_is_named(tmp_path):
     plan = gr.Experiment.parse({**BASE, "engine": {"min_sites": 10, "faults": {"drop": 0.9}}}).plan()
-    with pytest.raises(gr.errors.RunFailed, match=r"bad: round 1: only \d+ of 10 sites answered"):
+    with pytest.raises(gr.RunFailed, match=r"bad: round 1: only \d+ of 10 sites answered"):
         run_all({"bad": plan}, tmp_path, jobs=1, progress=lambda name, run: None)
 
 

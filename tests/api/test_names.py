@@ -30,7 +30,7 @@ def test_every_name_is_there(name):
 
 
 def test_sections_are_the_classes_of_an_experiment():
-    from grandrounds.config import Method  # the module can be imported, too
+    from grandrounds.api.config import Method
 
     assert Method is gr.config.Method
     for name in gr.config.__all__:

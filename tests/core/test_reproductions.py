@@ -27,6 +27,6 @@ def test_without_it_a_command_says_how_to_get_it(words):
 
 
 def test_without_it_python_says_so_too():
-    program = f"{HIDDEN}import grandrounds as gr\ntry:\n    gr.reproduce\nexcept gr.errors.BadInput as e:\n    print(e)"
+    program = f"{HIDDEN}import grandrounds as gr\ntry:\n    gr.reproduce\nexcept gr.BadInput as e:\n    print(e)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "pip install ./reproductions" in done.stdout

@@ -226,7 +226,7 @@ def test_names_from_data_are_escaped_in_the_report(tmp_path):
 
 
 def test_divergence_is_said_with_the_way_out(tmp_path):
-    with pytest.raises(gr.errors.RunFailed, match=r"training diverged at every site: lower train\.lr"):
+    with pytest.raises(gr.RunFailed, match=r"training diverged at every site: lower train\.lr"):
         own(frame(patients([40, 40])), tmp_path / "r", model={"name": "mlp"}, train={"lr": 1e12})
 
 

@@ -2,8 +2,8 @@
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from grandrounds.flower.client import sse_report
 
+from grandrounds.integrations.flower.client import sse_report
 from heart_app.task import COLUMNS, NAMES, fit, predict, record, split
 
 app = ClientApp()

@@ -2,8 +2,8 @@
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from grandrounds.flower import SSEAgg
 
+from grandrounds.integrations.flower import SSEAgg
 from heart_app.task import record, start
 
 app = ServerApp()

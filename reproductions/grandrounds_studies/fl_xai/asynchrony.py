@@ -157,7 +157,7 @@ ASYNCHRONY = Study(
     keeps=course,
     quick=Quick(
         {
-            "split": {"partition": "grandrounds.studies.xfed.cost:a_few", "official": False},
+            "split": {"partition": "grandrounds_studies.xfed.cost:a_few", "official": False},
             "method": {"rounds": 4},
             "train": {"steps": 3},
             "evaluation": {"every": 2},

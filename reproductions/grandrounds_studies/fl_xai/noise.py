@@ -61,7 +61,7 @@ BY_HEART = Arm(
     "no noise, 100 pictures a site learnt by heart",  # language: ok (the name of stored runs)
     {},
     over={
-        "split": {"partition": "grandrounds.studies.fl_xai.noise:two_hundred", "official": False, "test": 0.5},
+        "split": {"partition": "grandrounds_studies.fl_xai.noise:two_hundred", "official": False, "test": 0.5},
         "train": {"steps": 100},
     },
 )

@@ -30,7 +30,7 @@ MAPPED: dict[str, Any] = {"explain": {"maps": MAPS, "maps_rows": 16}}
 """Heat maps after the last round, of local models and of the common one, on images of each site."""
 
 QUICK: dict[str, Any] = {
-    "split": {"partition": "grandrounds.studies.xfed.cost:a_few", "official": False, "sites": 4},
+    "split": {"partition": "grandrounds_studies.xfed.cost:a_few", "official": False, "sites": 4},
     "method": {"rounds": 2},
     "train": {"steps": 3},
     "explain": {"maps_rows": 2},

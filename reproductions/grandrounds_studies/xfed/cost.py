@@ -121,7 +121,7 @@ TABLE_2 = Study(
     source=f"{PAPER}, Table 2 and sec. 5.4",
     base={
         "data": {"name": "cifar-10"},
-        "split": {"partition": "grandrounds.studies.xfed.cost:a_few", "sites": 2, "official": False, "val": 0.0},
+        "split": {"partition": "grandrounds_studies.xfed.cost:a_few", "sites": 2, "official": False, "val": 0.0},
         "model": {"stem": "imagenet", "norm": "batch"},
         "method": {"rounds": 1},
         "train": {"steps": 1, "batch": 32, "lr": 0.01},

@@ -149,7 +149,7 @@ def python(code: str) -> str:
 
 def test_the_helpers_need_no_flower():
     """A client library without flwr can make reports: nothing of it is imported."""
-    python("import sys, grandrounds.flower.client; assert 'flwr' not in sys.modules and 'torch' not in sys.modules")
+    python("import sys, grandrounds.integrations.flower.client; assert 'flwr' not in sys.modules and 'torch' not in sys.modules")
 
 
 def test_without_flower_strategies_say_what_to_install():

@@ -18,7 +18,7 @@ import pytest
 
 APP = Path(__file__).resolve().parents[3] / "examples" / "flower-app"
 SWAP = (
-    ("from grandrounds.flower import SSEAgg\n", "from flwr.serverapp.strategy import FedAvg\n"),
+    ("from grandrounds.integrations.flower import SSEAgg\n", "from flwr.serverapp.strategy import FedAvg\n"),
     ('SSEAgg(weigh={"form": "inverse", "sharpness": 3}, min_available_nodes=4)', "FedAvg(min_available_nodes=4)"),
 )
 

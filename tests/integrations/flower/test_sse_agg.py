@@ -142,8 +142,8 @@ def test_what_cannot_be_used_is_left_out_and_named():
         "13": "sent values that are not finite numbers",
         "14": "sent a model whose arrays have other names or shapes than the one it received",
         "15": "sent 5 numbers in 'grandrounds.sketch', but most nodes sent 4",
-        "16": "sent no 'grandrounds.sketch' in its MetricRecord: add the result of grandrounds.flower.client.sse_report to "
-        "the reply's metrics",
+        "16": "sent no 'grandrounds.sketch' in its MetricRecord: add the result of "
+        "grandrounds.integrations.flower.client.sse_report to the reply's metrics",
         "17": "failed (Flower's error code 2)",
         "18": "sent a 'num-examples' that is not a number of rows above 0",
     }
@@ -153,7 +153,7 @@ def test_what_cannot_be_used_is_left_out_and_named():
 def test_a_key_that_no_client_sends_is_said_with_the_helper_that_makes_it():
     apps = {n: says(np.ones(2), **{"num-examples": 5}) for n in (11, 12)}
     with refused(
-        "missing-report", match="node 11 sent no 'grandrounds.sketch' .* grandrounds.flower.client.sse_report"
+        "missing-report", match="node 11 sent no 'grandrounds.sketch' .* grandrounds.integrations.flower.client.sse_report"
     ):
         played(SSEAgg(), apps, np.zeros(2))
     rows = {n: says(np.ones(2), **sse_report_of(np.ones((1, 2)))) for n in (11, 12)}

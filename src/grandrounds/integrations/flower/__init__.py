@@ -3,7 +3,7 @@
 from grandrounds.integrations.flower import SSEAgg
 strategy = SSEAgg(fraction_train=0.5)          # in place of FedAvg(fraction_train=0.5)
 
-A strategy runs the package's own method, so its weights equal those of `grandrounds.run`. `grandrounds.flower.client`
+A strategy runs the package's own method, so its weights equal those of `grandrounds.run`. The module `client` in this package
 computes the metrics that clients add to their replies; it needs only NumPy and imports no Flower.
 """
 
@@ -25,7 +25,6 @@ _HOME = {
     "XFed": "xfed",
     "answer_with": "uploads",
     "send_kept_model": "uploads",
-    "kept": "uploads",  # earlier name of send_kept_model
 }
 
 
@@ -35,14 +34,14 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'grandrounds.flower' has no attribute '{name}'")
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from importlib import import_module
     from importlib.util import find_spec
 
     from grandrounds.core.errors import install_extra
 
     if find_spec("flwr") is None:
-        raise ImportError(f"grandrounds.flower.{name} needs Flower; {install_extra('flower')}")
-    value = getattr(import_module(f"grandrounds.flower.{_HOME[name]}"), name)
+        raise ImportError(f"{__name__}.{name} needs Flower; {install_extra('flower')}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

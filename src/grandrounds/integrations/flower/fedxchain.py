@@ -24,7 +24,7 @@ _DIRECTION = "shap.direction"
 class FedXChain(MethodStrategy):
     """Flower's FedAvg, weighted by trust (FedXChain eq. 3-8).
 
-    Clients add `grandrounds.flower.client.fedxchain_report` to their metrics.
+    Clients add `grandrounds.integrations.flower.client.fedxchain_report` to their metrics.
 
     This is less than method 'fedxchain' of this package: SHAP shares and models reach the server without secure
     aggregation, nodes do not recompute the weights, and nothing is signed. The server computes the steadiness of

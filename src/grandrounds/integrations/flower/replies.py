@@ -24,7 +24,7 @@ Row = dict[str, Array | float]
 """Columns of one node's answer."""
 
 Explain = Callable[[ArrayRecord], Metrics]
-"""Explains a node's model at the server; returns the metrics of a helper of `grandrounds.flower.client`."""
+"""Explains a node's model at the server; returns the metrics of a helper of `grandrounds.integrations.flower.client`."""
 
 SILENT = "did not answer"
 STRANGE = "answered without having been asked"
@@ -239,7 +239,7 @@ def _report_columns(name: str, metrics: Metrics, expected: ReplyContent) -> Row:
             continue
         if key not in metrics:
             if column in expected.required or column not in report.optional:
-                add = f"add the result of grandrounds.flower.client.{report.helper} to the reply's metrics"
+                add = f"add the result of grandrounds.integrations.flower.client.{report.helper} to the reply's metrics"
                 raise _NotSent(f"sent no '{key}' in its MetricRecord: {add}")
             if column not in report.lists:
                 row[column] = float("nan")

@@ -59,7 +59,7 @@ class MethodStrategy(FedAvg):
     Args:
         settings: The method's section of an experiment, with the same names and defaults.
         explain: Explains nodes' models at the server if it has reference rows: takes a node's ArrayRecord and returns the
-            metrics of a helper of `grandrounds.flower.client`. Clients then need no change.
+            metrics of a helper of `grandrounds.integrations.flower.client`. Clients then need no change.
         fedavg: Arguments of Flower's FedAvg.
 
     Attributes:
@@ -245,8 +245,9 @@ def _extend(values: Array, more: int) -> Array:
 class SSEAgg(MethodStrategy):
     """Flower's FedAvg, weighted by the agreement of nodes' explanations (SSE-AGG eq. 4-8, 20-21).
 
-    Clients add `grandrounds.flower.client.sse_report` to their metrics; or the server computes it (`explain`), and clients
-    need no change. Local regularization (SCAFFOLD, anchors) is part of the app's own training: only weights are set here.
+    Clients add `grandrounds.integrations.flower.client.sse_report` to their metrics; or the server computes it (`explain`),
+    and clients need no change. Local regularization (SCAFFOLD, anchors) is part of the app's own training: only weights are
+    set here.
 
     Args:
         weigh: Section [method.weigh] of an experiment: form, explanation_weight or lambdas, sharpness, floor and so on.

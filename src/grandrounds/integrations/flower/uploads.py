@@ -65,7 +65,3 @@ def _merged_config(message: Message) -> ConfigRecord:
         for key, value in record.items():
             out[key] = value
     return out
-
-
-kept = send_kept_model
-"""Earlier name of `send_kept_model`."""

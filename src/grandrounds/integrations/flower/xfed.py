@@ -34,13 +34,14 @@ class XFed(MethodStrategy):
     """Flower's FedAvg over the nodes with the best accuracy and rationale scores.
 
     A round has two exchanges. `configure_train` makes nodes train and report scores; the returned messages ask the selected
-    nodes for their models, which saves the others' uploads. Clients store their model meanwhile
-    (`grandrounds.flower.answer_with`, `send_kept_model`). If a client sends its model with its scores, it is used and no
-    upload is saved; the record says so.
+    nodes for their models, which saves the others' uploads. Clients store their model meanwhile (`answer_with` and
+    `send_kept_model` of this package). If a client sends its model with its scores, it is used and no upload is saved; the
+    record says so.
 
     Args:
         xfed: Section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Heat maps are scored
-            against truth masks, as `grandrounds.flower.client.xfed_report` computes them, or in scenes with score = "grid".
+            against truth masks, as `grandrounds.integrations.flower.client.xfed_report` computes them, or in scenes with
+            score = "grid".
         score_timeout: Seconds to wait for scores.
         fedavg: Arguments of Flower's FedAvg.
 
