@@ -65,7 +65,7 @@ test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.provider $(VENV
 
 # One consortium at a time; FAULTS_KILLS, FAULTS_REAL_KILLS and FAULTS_SEED choose kills and their instants. A small C library sets clocks.
 .PHONY: test-faults
-FAULTS := $(patsubst %,tests/deploy/test_%.py,faults_kills faults_processes faults_consortium faults_clock upgrade_first)
+FAULTS := $(patsubst %,tests/deploy/test_%.py,faults_kills faults_processes faults_consortium faults_clock)
 test-faults: $(VENV)/.dev $(VENV)/.gateway ## an hour: server, sites, gateway, network, disks and clocks that fail; no charge twice or forgotten
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -s -m faults $(FAULTS)
 

@@ -18,7 +18,7 @@ import click
 import typer.main
 
 from grandrounds.cli import app
-from grandrounds.cli.groups import PANELS, RENAMED
+from grandrounds.cli.groups import PANELS
 
 PAGE = Path(__file__).with_name("cli.md")
 
@@ -67,9 +67,6 @@ def page() -> str:
         for name in names:
             lines += describe(name, root.commands[name], shared)
     lines += ["## Shared options", "", "Options that several commands have.", "", *table(shared)]
-    lines += ["## Earlier spellings", "", "These still work. They print the present spelling on standard error.", ""]
-    lines += ["| earlier | now |", "|---|---|"]
-    lines += [f"| `rounds {old}` | `rounds {new}` |" for old, new in RENAMED.items()]
     return HEAD + "\n".join(lines) + "\n"
 
 

@@ -116,11 +116,6 @@ class Failing(FedAvg):
         raise KeyError("velocity")
 
 
-class OfVersion01(FedAvg):
-    def joined(self, server, ask):
-        raise AssertionError("nobody calls this")
-
-
 class Endless(Method):
     def round(self, server):
         yield self.ask_to_train(server, server.sites)

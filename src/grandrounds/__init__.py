@@ -12,11 +12,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.version import __version__ as __version__
+
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     # One BLAS thread unless the user says otherwise, set before NumPy loads: two cost up to 26x on shared cores.
     os.environ.setdefault(_name, "1")
-
-from grandrounds.core.version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from grandrounds import methods, metrics

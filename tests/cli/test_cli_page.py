@@ -25,4 +25,4 @@ def test_every_command_and_sub_command_is_on_it(cli_page):
     text = cli_page["page"]()
     for path in ("run", "explain", "explain masks check", "console users add", "server stop-run", "privacy budget"):
         assert f"# rounds {path}\n" in text
-    assert "`--label TEXT`" in text and "## Earlier spellings" in text
+    assert "`--label TEXT`" in text

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 import grandrounds as gr
 from grandrounds.cli import app
-from grandrounds.cli.groups import PANELS, RENAMED
+from grandrounds.cli.groups import PANELS
 from grandrounds.cli.screen import runs_bar
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
@@ -206,16 +206,7 @@ def test_commands_are_in_panels():
     titles = ["Train", "Inspect", "Use", "Trust", "Data", "Deploy", "Research"]
     assert [line.split()[1] for line in text.splitlines() if line.startswith("╭─")] == ["Options", *titles]
     shown = {name for names in PANELS.values() for name in names}
-    hidden = {name for name, command in get_command(app).commands.items() if command.hidden}
-    assert set(get_command(app).commands) == shown | hidden and not shown & hidden
-
-
-@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
-def test_earlier_spellings_work_and_name_the_present_one(old, new):
-    before, now = rounds(*old.split(), "--help"), rounds(*new.split(), "--help")
-    assert before.returncode == now.returncode == 0
-    assert before.stderr == f"note: `rounds {old}` is now `rounds {new}`\n"
-    assert now.stderr == "" and before.stdout == now.stdout and f"rounds {new}" in now.stdout
+    assert set(get_command(app).commands) == shown
 
 
 def test_sub_commands_of_a_command_with_arguments(home):
@@ -326,14 +317,6 @@ def test_heart_hospitals_come_with_the_package(tmp_path):
     assert set(summary["per_site"]) == {"cleveland", "hungarian", "switzerland", "va"}
     assert summary["final"]["auroc"] > 0.85
     assert "column 'cholesterol' has no value here" in summary["notes"]["switzerland"][0]
-
-
-def test_an_earlier_name_of_a_setting_is_one_line_of_warning(tmp_path):
-    said = rounds("run", "--set", "engine.spread=0.1", "--set", "method.rounds=1", "--out", tmp_path / "r")
-    assert said.returncode == 0
-    assert "warning: engine.spread is now called engine.speed_spread\n" in said.stderr
-    assert "experiment.py" not in said.stderr
-    assert not rounds("resume", tmp_path / "r").stderr, "a stored plan is not warned of"
 
 
 def test_progress_over_runs_is_lines_in_a_file(capsys):

@@ -1,4 +1,4 @@
-"""`rounds masks check` as a user meets it: what it counts, what it draws, how it refuses."""
+"""`rounds explain masks check` as a user meets it: what it counts, what it draws, how it refuses."""
 
 from __future__ import annotations
 

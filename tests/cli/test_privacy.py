@@ -345,7 +345,7 @@ def test_a_damaged_purse_is_refused(tmp_path):
     with refused("damaged-file", match=r"purse\.json"):
         read_site_budget(path)
     path.write_text(json.dumps(whole)[:-20])
-    test_commands.refused(rounds("privacy", "purse", path), "is damaged")
+    test_commands.refused(rounds("privacy", "budget", path), "is damaged")
 
 
 PRIVATE = {

@@ -1,4 +1,4 @@
-"""Who looked at which patient: the access log of the console, and `rounds console-log`."""
+"""Who looked at which patient: the access log of the console, and `rounds console log`."""
 
 from __future__ import annotations
 

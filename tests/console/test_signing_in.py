@@ -97,7 +97,7 @@ def test_a_token_gets_in_by_form_and_by_header_until_it_is_revoked(client, users
 def test_what_another_process_changes_about_users_holds_at_once(client, users, tmp_path, by, change, out):
     sign_in(client, "ada", PASSWORD if by == "password" else users.issue("ada", days=1))
     assert client.get("/").status_code == 200
-    change(Users.load(tmp_path / "users.json"))  # as `rounds console-users` does beside a console that runs
+    change(Users.load(tmp_path / "users.json"))  # as `rounds console users` does beside a console that runs
     assert client.get("/").status_code == (303 if by in out else 200)
 
 

@@ -381,7 +381,6 @@ def test_a_method_of_ones_own_runs_and_is_not_listed(tmp_path):
         ({"name": own(mine.Halfway), "options": {"shar": 1}}, BadInput, "has no option 'shar'.*did you mean 'share'"),
         ({"name": own(mine.OwnBN), "options": {"a": 1}}, BadInput, "BatchNorm layers at sites and this model has none"),
         ({"name": own(mine.Halfway), "robust": "median"}, BadInput, "does not support method.robust"),
-        ({"name": own(mine.OfVersion01)}, BadInput, "whose `joined` would not be called: rename it to `train_and_aggregate`"),
         ({"name": own(mine.Failing)}, RunFailed, "round 1: .*KeyError: 'velocity', own_things.py line"),
         ({"name": own(mine.Endless)}, RunFailed, "ended with NoneType: end a round with `return server.next"),
     ],

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import grandrounds as gr
 from grandrounds.core.records import Decision, RoundRecord, RunSummary, Stage
 from tests.support import refused
 
-RUNS = Path(__file__).parents[1] / "fixtures" / "runs.tar.xz"
+EXPERIMENTS = {
+    "plain": {"data": {"name": "breast-cancer"}, "method": {"rounds": 2}},
+    "private": {
+        "data": {"name": "heart"}, "method": {"rounds": 2}, "privacy": {"mechanism": "dp-sgd", "epsilon": 5.0}
+    },
+    "trust": {"data": {"name": "breast-cancer"}, "split": {"sites": 4}, "method": {"name": "fedxchain", "rounds": 2}},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, dict]:
-    with tarfile.open(RUNS) as archive:
-        names = [n for n in archive.getnames() if n.endswith(("/summary.json", "/round_logs.json"))]
-        return {n: json.load(archive.extractfile(n)) for n in names}
+def files(tmp_path_factory) -> list[Path]:
+    """Run folders: plain, under a privacy budget, and with trust."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, values in EXPERIMENTS.items():
+        gr.run(gr.Experiment.parse(values), out=place / name)
+    return [place / name for name in EXPERIMENTS]
 
 
 def test_every_stored_summary_is_read_and_written_back_as_it_was(files):
-    stored = [values for name, values in files.items() if name.endswith("summary.json")]
-    assert len(stored) == 8
+    stored = [json.loads((folder / "summary.json").read_text()) for folder in files]
     for values in stored:
         summary = RunSummary.from_dict(values)
         assert json.dumps(summary.to_dict()) == json.dumps(values)  # the order of keys too
@@ -34,8 +41,8 @@ def test_every_stored_summary_is_read_and_written_back_as_it_was(files):
 
 
 def test_every_stored_round_is_read_and_written_back_as_it_was(files):
-    stored = [r for name, values in files.items() if name.endswith("round_logs.json") for r in values["rounds"]]
-    assert stored
+    stored = [r for folder in files for r in json.loads((folder / "round_logs.json").read_text())["rounds"]]
+    assert len(stored) == 6
     for values in stored:
         record = RoundRecord.from_dict(values)
         assert json.dumps(record.to_dict()) == json.dumps(values)

@@ -1,4 +1,4 @@
-"""Processes of a consortium without Flower, which `piped.Piped` starts; with PYTHONPATH also those of an earlier version.
+"""Processes of a consortium without Flower, which `piped.Piped` starts.
 
     python -m tests.deploy.piped_process keeper SITE_FOLDER TABLE      # supervisor and worker of one site
     python -m tests.deploy.piped_process run SOCKET OUT RUN            # the run's process at the server
@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import sys
@@ -69,30 +68,8 @@ def keep(folder: Path, table: str) -> None:
     supervisor.start()
     write_frame(sys.stdout.buffer, READY)
     while (message := read_frame(sys.stdin.buffer)) is not None:
-        write_frame(sys.stdout.buffer, answer(supervisor, message))
+        write_frame(sys.stdout.buffer, supervisor.handle(message).message)
     supervisor.close()
-
-
-def answer(supervisor: Supervisor, message: bytes) -> bytes:
-    """Answer a message; supervisors of earlier versions give the bytes alone."""
-    answered: Any = supervisor.handle(message)
-    return bytes(getattr(answered, "message", answered))
-
-
-def stop_after_round(run_worker: Any) -> None:
-    """End the run after its current round, also with a version whose run does not know how."""
-    if hasattr(run_worker, "_STOP"):
-        run_worker._STOP.set()
-        return
-    from grandrounds.engine.checkpoint import Checkpoint
-
-    write = Checkpoint.write
-
-    def write_and_end(self: Checkpoint, *round: Any) -> None:
-        write(self, *round)
-        os._exit(3)
-
-    Checkpoint.write = write_and_end  # type: ignore[method-assign]
 
 
 def run(path: str, out: Path, name: str) -> None:
@@ -103,7 +80,7 @@ def run(path: str, out: Path, name: str) -> None:
 
     end_with_parent()
     Timeouts.__init__.__defaults__ = (STARTS, STARTS, 0.5, 1.0)  # type: ignore[misc]
-    signal.signal(signal.SIGTERM, lambda *_: stop_after_round(run_worker))
+    signal.signal(signal.SIGTERM, lambda *_: run_worker._STOP.set())
     plan = deployed_plan(out.parent / f"{name}.toml", ())
     run_worker._run_at_sites(plan, out / "server" / "runs" / name, PipeTransport(path), out / "server", resume=True)
 

@@ -1,4 +1,4 @@
-"""A plan that sites approve by its digest before the first run: `rounds submit --plan` writes what they will be told."""
+"""A plan that sites approve by its digest before the first run: `rounds server submit --plan` writes what they will be told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rounds submit`, `status` and `stop` without a process: what is refused, and runs that only the server's own disk knows."""
+"""`rounds server submit`, `status` and `stop-run` without a process: refusals, and runs that only the server's own disk knows."""
 
 from __future__ import annotations
 

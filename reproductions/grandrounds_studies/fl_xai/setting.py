@@ -118,8 +118,8 @@ KINDS = (
     "those of its gradients: `normgrad`. Both are tested."
 )
 LOOK = (
-    "No images are shown here, since CIFAR-10 states no licence. After `rounds run fl-xai/maps --out RUN`, `rounds maps show "
-    "RUN --site site-01` draws them."
+    "No images are shown here, since CIFAR-10 states no licence. After `rounds run fl-xai/maps --out RUN`, `rounds explain maps "
+    "show RUN --site site-01` draws them."
 )
 SETTLED = (PICTURES, TRAINING, NET)
 SETTLED_BY_LENGTH = (PICTURES, LENGTH, NET)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.plan import rename_settings
 from grandrounds.core.plan_types import Plan
 from grandrounds_studies.measures import AUPRC, AUROC, ECE, MEGABYTES, of_model
 from grandrounds_studies.study import Measure
@@ -48,7 +47,7 @@ def promise(run: Run) -> dict[str, Any]:
 
 def _from_uniform(run: Run) -> float:
     """The largest total variation, over sites, between the printed draw of a feature and a uniform one."""
-    method = Plan(rename_settings(run.plan, warn=False)).method
+    method = Plan(run.plan).method
     claimed = method.veil.claimed_epsilon
     if method.name != "veil" or method.veil.selection != "paper" or claimed is None:
         return nan

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import cache
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click
@@ -49,7 +48,6 @@ try:
     from grandrounds.cli.groups import RootGroup, sub_commands
     from grandrounds.cli.terminal import echo, echo_error
     from grandrounds.core.errors import GrandRoundsError
-    from grandrounds.core.plan import RenamedSetting
     from grandrounds.core.version import __version__
 except KeyboardInterrupt:  # pressed while the program starts
     sys.exit(130)
@@ -109,24 +107,6 @@ def _command() -> click.Command:
     return typer.main.get_command(app)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning for users as one line; others, such as those of libraries, as Python does."""
-    if issubclass(category, RenamedSetting):
-        echo(f"warning: {message}", err=True)
-    else:
-        _python_shows(message, category, filename, lineno, file, line)
-
-
-_python_shows = warnings.showwarning
-
-
 _OTHER_SETTINGS = ("site", "provision")
 """Commands whose errors name settings of other files, policy.toml and consortium.toml, which `--set` does not change."""
 
@@ -149,7 +129,6 @@ def _hint(error: GrandRoundsError, arguments: list[str]) -> str:
 
 def main() -> None:
     """Run the command `rounds`: errors become one sentence and an exit code, never a traceback."""
-    warnings.showwarning = _show_warning
     try:
         _command()()
     except GrandRoundsError as e:

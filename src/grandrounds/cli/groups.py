@@ -1,12 +1,10 @@
-"""Groups of commands: help panels, commands that have sub-commands, and earlier spellings that still work."""
+"""Groups of commands: help panels, and commands that have sub-commands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
-
-from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     import click  # for types alone: from version 0.26 on, Typer has a copy of its own, whose classes are others
@@ -21,19 +19,6 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Research": ("reproduce",),
 }
 """Panels of `rounds --help` with their commands, in the order in which they are shown."""
-
-RENAMED = {
-    "masks": "explain masks",
-    "maps": "explain maps",
-    "console-users": "console users",
-    "console-log": "console log",
-    "submit": "server submit",
-    "status": "server status",
-    "stop": "server stop-run",
-    "privacy purse": "privacy budget",  # language: ok
-}
-"""Earlier spellings of commands, which still work, with the present ones."""
-
 
 def sub_commands(command: click.Command) -> dict[str, click.Command]:
     """Return the sub-commands of a command by name; none where it has none."""
@@ -64,12 +49,11 @@ class ParentCommand(TyperCommand):
         self.commands: dict[str, click.Command] = {}
 
     def add(self, name: str, command: click.Command) -> None:
-        """Add a sub-command, and name it at the end of the help unless it is hidden."""
+        """Add a sub-command, and name it at the end of the help."""
         command.name = name
         self.commands[name] = command
-        if not command.hidden:
-            line = f"- `rounds {self.name} {name}`: {command.get_short_help_str(limit=200)}"
-            self.epilog = f"{self.epilog}\n\n{line}" if self.epilog else f"Sub-commands:\n\n{line}"
+        line = f"- `rounds {self.name} {name}`: {command.get_short_help_str(limit=200)}"
+        self.epilog = f"{self.epilog}\n\n{line}" if self.epilog else f"Sub-commands:\n\n{line}"
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -81,24 +65,8 @@ class ParentCommand(TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
 
-class RenamedCommand(TyperCommand):
-    """An earlier spelling of a command: it is hidden, prints the present spelling, and runs the command."""
-
-    def __init__(self, name: str, old: str, new: str, target: click.Command) -> None:
-        super().__init__(name, hidden=True, params=target.params, help=f"`rounds {old}` is now `rounds {new}`.")
-        self.old, self.new, self.target = old, new, target
-        self.commands = sub_commands(target)
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Print the present spelling on standard error and make the context of the command."""
-        echo(f"note: `rounds {self.old}` is now `rounds {self.new}`", err=True)
-        return self.target.make_context(self.new, args, parent, **extra)
-
-
 class RootGroup(TyperGroup):
-    """The command `rounds`: its commands in panels, sub-commands below their command, earlier spellings hidden.
+    """The command `rounds`: its commands in panels, sub-commands below their command.
 
     A command that is registered as `explain maps` becomes the sub-command `maps` of `explain`.
     """
@@ -108,13 +76,6 @@ class RootGroup(TyperGroup):
         for path in [name for name in self.commands if " " in name]:
             parent, name = path.split(" ")
             self._parent(parent).add(name, self.commands.pop(path))
-        for old, new in RENAMED.items():
-            *parents, name = old.split(" ")
-            renamed = RenamedCommand(name, old, new, self._find(new))
-            if parents:
-                self._parent(parents[0]).add(name, renamed)
-            else:
-                self.commands[name] = renamed
         for panel, names in PANELS.items():
             for name in names:
                 self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's commands have it
@@ -131,17 +92,10 @@ class RootGroup(TyperGroup):
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands panel by panel; hidden ones come last."""
-        shown = [name for names in PANELS.values() for name in names]
-        return [*shown, *(name for name in self.commands if name not in shown)]
+        """List the commands panel by panel."""
+        return [name for names in PANELS.values() for name in names]
 
     def _parent(self, name: str) -> ParentCommand:
         command = self.commands[name]
         assert isinstance(command, ParentCommand), f"`rounds {name}` is registered without cls=ParentCommand"
-        return command
-
-    def _find(self, path: str) -> click.Command:
-        command: click.Command = self
-        for name in path.split(" "):
-            command = sub_commands(command)[name]
         return command

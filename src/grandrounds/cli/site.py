@@ -535,9 +535,6 @@ def start(
     node: Annotated[
         bool, typer.Option("--node/--no-node", help="Also start the SuperNode, unless one is running.")
     ] = True,
-    fast: Annotated[
-        bool, typer.Option("--fast", hidden=True, help="Without effect: exchanges are fast without it.")
-    ] = False,
     unfit: Annotated[
         bool,
         typer.Option("--unfit", help="Start although the data do not fit the schema; runs that need them are refused."),

@@ -50,9 +50,6 @@ def check_connection(
 
 def start_node(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
-    fast: Annotated[
-        bool, typer.Option("--fast", hidden=True, help="Without effect: exchanges are fast without it.")
-    ] = False,
 ) -> None:
     """Start only the SuperNode of a site, until Ctrl-C; `rounds site start --no-node` then runs without a network of its own.
 

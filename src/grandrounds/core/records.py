@@ -210,6 +210,7 @@ class RunSummary(Record):
     fairness: Part = field(default_factory=dict)
     decision_curve: Mapping[str, Sequence[float]] = field(default_factory=dict)
     reliability: Part = field(default_factory=dict)
+    score_counts: Part = field(default_factory=dict)
     tasks: Mapping[str, Part] = field(default_factory=dict)
     attacks: Part = field(default_factory=dict)
     finetuned: Part = field(default_factory=dict)

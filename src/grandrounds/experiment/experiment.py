@@ -19,7 +19,6 @@ from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
 from grandrounds.core.outcome import AUTO, SURVIVAL
-from grandrounds.core.plan import rename_settings
 from grandrounds.core.section import SEEDS, Section, describe_error, error_code, quote_value
 from grandrounds.data.image_files import has_part
 from grandrounds.data.partition import KINDS
@@ -85,11 +84,6 @@ class Experiment(Section):
     )
     tune: Tune = Field(Tune(), exclude=True)  # a search space is not part of a run's plan
 
-    @model_validator(mode="before")
-    @classmethod
-    def _todays_names(cls, values: Any) -> Any:
-        return rename_settings(values) if isinstance(values, Mapping) else values
-
     @model_validator(mode="after")
     def _known_names(self) -> Experiment:
         for key, value, choices in (
@@ -152,7 +146,7 @@ class Experiment(Section):
         if isinstance(data, Mapping) and isinstance(data.get("cohort"), str):  # a plan has the definition, and no file to open
             raise BadInput(f"{where} is damaged: data.cohort names a file", code="damaged-plan")
         try:
-            cls.model_validate(rename_settings(plan, warn=False))
+            cls.model_validate(plan)
         except ValidationError as e:
             for error in e.errors():
                 of_another_version = error["type"] == "literal_error" and isinstance(error["input"], str)

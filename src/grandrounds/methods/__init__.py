@@ -63,10 +63,6 @@ REGULARIZERS: Registry[LocalRegularizer] = Registry(
 )
 
 
-_EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "holds": "regularizer_name"}
-"""Hooks of a method by their name in version 0.1. An override under the old name would be ignored, so it is refused."""
-
-
 def method_class(name: str) -> type[Method]:
     """Return the class of a method.
 
@@ -77,7 +73,7 @@ def method_class(name: str) -> type[Method]:
         The class.
 
     Raises:
-        BadInput: The import path names no Method, or a class with hooks of version 0.1.
+        BadInput: The import path names no Method.
     """
     if not plugins.is_path(name):
         return METHODS[name]
@@ -89,11 +85,6 @@ def method_class(name: str) -> type[Method]:
             f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method",
             code="wrong-base-class",
         )
-    for old, new in _EARLIER_HOOKS.items():
-        if hasattr(resolved, old):
-            raise BadInput(
-                f"method.name is '{name}', whose `{old}` would not be called: rename it to `{new}`", code="renamed-hook"
-            )
     return resolved
 
 

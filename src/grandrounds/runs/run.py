@@ -550,7 +550,6 @@ def resume(
     if settings or not existing.finished:
         existing.refuse_code()
     if settings:
-        from grandrounds.core.plan import rename_settings, restore_names
         from grandrounds.experiment.experiment import Experiment
 
         for setting in settings:
@@ -559,8 +558,7 @@ def resume(
                     f"--set {setting}: a resumed run may change method.rounds, engine.* and evaluation.* only",
                     code="setting-is-fixed",
                 )
-        today = rename_settings(plan, warn=False)
-        plan = restore_names(Experiment.parse(today, where="plan.json").with_settings(settings).plan(), plan)
+        plan = Experiment.parse(plan, where="plan.json").with_settings(settings).plan()
     if plan["engine"]["wire"] != existing.plan["engine"]["wire"]:
         raise BadInput(
             "--set engine.wire: a resumed run must keep engine.wire, because the state of sites depends on it",

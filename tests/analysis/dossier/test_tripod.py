@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +25,7 @@ from grandrounds.analysis.dossier.statements import predictors
 from grandrounds.core.rng import generator
 from grandrounds.data.table import Table as Rows
 from tests.store import finished
-from tests.support import patients, slow
+from tests.support import bright_squares, patients, slow
 
 ROOT = Path(__file__).parents[3]
 DATE = "2026-01-31"
@@ -465,25 +464,25 @@ def test_missing_keys_are_gaps_of_every_document(evidence):
             build_all(change(evidence, file, **{key: None}))
 
 
-def test_runs_of_version_0_1(tmp_path):
-    """Folders of every system of version 0.1 have the three documents; images, budgets and forests are among them."""
-    with tarfile.open(ROOT / "tests" / "fixtures" / "runs.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    for folder in sorted(tmp_path.iterdir()):
-        files = {name: (folder / name).read_bytes() for name in ("summary.json", "environment.json", "experiment.toml")}
-        files["plan.json"] = (folder / "checkpoint" / "plan.json").read_bytes()
-        if (folder / "schema.json").exists():
-            files["schema.json"] = (folder / "schema.json").read_bytes()
-        documents = build_all(Evidence(files))
-        check_sentences(documents)
-        states = documents[0].count_states()
-        assert states[FILLED] + states[BEGUN] >= 28, folder.name
-        if folder.name in ("dp-sgd", "veil"):
-            for name in ("11", "20b", "21"):
-                assert any("under a privacy budget" in gap for gap in find(documents[0], name).gaps), folder.name
-        if folder.name == "xfed":
-            assert "The input is an image of 16 x 16 pixels" in text(find(documents[0], "9b"))
-            assert find(documents[0], "11").state == OPEN
+def test_a_run_under_a_privacy_budget_has_gaps_where_it_counts_nothing(tmp_path):
+    run = make(tmp_path, patients([120, 110, 100, 90]), privacy={"mechanism": "dp-sgd", "epsilon": 5.0})
+    documents = build_all(Evidence.collect(run, date=DATE))
+    check_sentences(documents)
+    states = documents[0].count_states()
+    assert states[FILLED] + states[BEGUN] >= 28
+    for name in ("11", "20b", "21"):
+        assert any("under a privacy budget" in gap for gap in find(documents[0], name).gaps)
+
+
+def test_a_run_on_images_says_their_size(tmp_path):
+    pytest.importorskip("torch")
+    images = bright_squares(tmp_path / "squares.npz", 170, "abcdeabcdeabcab", purpose="squares")
+    plan = {"data": {"table": str(images)}, "model": {"name": "small-cnn"}, "method": {"rounds": 1}}
+    run = gr.run(gr.Experiment.parse({**plan, "split": {"partition": "column"}}), out=tmp_path / "run")
+    documents = build_all(Evidence.collect(run, date=DATE))
+    check_sentences(documents)
+    assert "The input is an image of 16 x 16 pixels" in text(find(documents[0], "9b"))
+    assert find(documents[0], "11").state == OPEN
 
 
 @pytest.mark.slow
