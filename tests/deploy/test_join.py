@@ -427,13 +427,6 @@ def test_the_operator_approves_a_rotation_with_the_same_command(tmp_path):
     assert rounds("site", "accept", site, folders.site("a"), "--yes").returncode == 0
 
 
-def test_records_of_earlier_versions_say_what_they_know():
-    now = records.ConsortiumState()
-    now.apply({"kind": "provisioned", "when": "", "sites": {"a": {}, "b": {}}})
-    now.apply({"kind": "rotated", "when": "", "sites": {"b": {}}})
-    assert now.made == {"a": records.BY_OPERATOR, "b": records.UNRECORDED}
-
-
 def test_sites_that_have_not_joined_are_no_members(folders, hospital):
     with refused("not-joined", match="rounds site join"):
         renewal.rotate(folders.out, "cleveland")

@@ -192,18 +192,6 @@ def test_an_operator_is_told_where_the_record_of_runs_is(made, answering):
     assert "Flower's status" not in rounds("server", "status", "--server", made.out).stdout
 
 
-def test_an_operators_folder_of_an_earlier_version_still_does(made, answering, tmp_path):
-    from shutil import copytree
-
-    folder = Path(copytree(made.operator("operator"), tmp_path / "operator"))
-    (folder / "agreed.toml").unlink()
-    answering()
-    done = rounds("server", "status", "--json", "--operator", folder)
-    assert slug(ZURICH) in {r["site"] for r in json.loads(done.stdout)["sites"]}
-    said = refused("server", "submit", tmp_path / "e.toml", "--plan", tmp_path / "p.json", "--operator", folder)
-    assert "has no agreed.toml" in said
-
-
 def test_a_run_needs_a_site_that_has_joined(answering, tmp_path):
     folders = provisioned(tmp_path, "a", "b", make_keys=False)
     (tmp_path / "x.toml").write_text('name = "x"\n')

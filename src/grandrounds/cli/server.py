@@ -15,7 +15,7 @@ from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.deploy.backup import Backup
-    from grandrounds.deploy.consortium import Consortium, Member
+    from grandrounds.deploy.consortium import Consortium
     from grandrounds.deploy.control import Control
     from grandrounds.deploy.superlink import Link
 
@@ -160,7 +160,7 @@ def status(
 
     link = None if server is None else open_link(server, insecure=insecure)
     with open_control(link, operator) as control:
-        sites, flower = list_sites(control, _members(server, operator)), control.runs()
+        sites, flower = list_sites(control, _load_consortium(server, operator).sites), control.runs()
     flower_runs: list[dict[str, object]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
     runs: Sequence[Mapping[str, object]] = flower_runs if link is None else list_runs(link)
     if as_json:
@@ -318,16 +318,6 @@ def _load_consortium(server: Path | None, operator: Path | None) -> Consortium:
         return load_agreed(operator)
     assert server is not None
     return load(open_link(server).folder / "consortium.toml")
-
-
-def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
-    """List the sites; an operator's folder of an earlier version does not have them."""
-    from grandrounds.core.errors import BadInput
-
-    try:
-        return _load_consortium(server, operator).sites
-    except BadInput:
-        return ()
 
 
 def _write_plan(file: Path, source: str, settings: list[str], server: Path | None, operator: Path | None) -> None:

@@ -273,7 +273,6 @@ def hand_over_operator(folders: Folders, name: str) -> None:
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
-    make_plan_key(folders.server)  # a folder of an older version has none
     write(folder / PUBLIC, read(folders.server / PUBLIC))
     consortium = folders.consortium()
     write_consortium(folder, consortium, read(folders.consortium_file), name=AGREED)
@@ -287,17 +286,7 @@ def hand_over_operators(folders: Folders) -> None:
 
 
 def load_agreed(folder: Path) -> Consortium:
-    """Load the consortium from an operator's folder.
-
-    Raises:
-        BadInput: The folder was written by an earlier version and lacks the file.
-    """
-    if not (folder / AGREED).exists():
-        raise BadInput(
-            f"{folder} has no {AGREED} with the agreed data: run `rounds provision renew OUT` at the server, which "
-            "writes it, and hand the folder over again",
-            code="outdated-folder",
-        )
+    """Load the consortium from an operator's folder."""
     return load(folder / AGREED)
 
 

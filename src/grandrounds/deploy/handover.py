@@ -136,11 +136,6 @@ def _plain(folder: Path) -> Mapping[str, Any]:
 
 def _changes(folder: Path, handed: Path, name: str) -> Changes:
     """Compare the site's own list with the offered one, which must contain this site's own key."""
-    if not (handed / PEERS).exists():
-        raise BadInput(
-            f"{handed} has no {PEERS}: an older version wrote it; ask the operator for a new folder",
-            code="outdated-folder",
-        )
     if not (folder / "keys" / "site.key").exists():
         raise BadInput(f"{folder} has no keys yet: `rounds site join {folder}` makes them", code="no-keys")
     offered = Peers.load(handed / PEERS).keys

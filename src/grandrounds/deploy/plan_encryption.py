@@ -26,14 +26,11 @@ _KEY, _NONCE = 32, 12
 
 
 def make_plan_key(server: Path) -> None:
-    """Create the server's key for plans, unless it exists; an older folder has none."""
-    if not (server / PRIVATE).exists():
-        key = X25519PrivateKey.generate()
-        pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        write_private(server / PRIVATE, pem)
-    write(server / PUBLIC, f"{_load_private(server).public_key().public_bytes_raw().hex()}\n")
+    """Create the server's key for plans."""
+    key = X25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_private(server / PRIVATE, pem)
+    write(server / PUBLIC, f"{key.public_key().public_bytes_raw().hex()}\n")
 
 
 def encrypt_plan(plan: str, folder: Path, *, run: str) -> str:
@@ -48,14 +45,8 @@ def encrypt_plan(plan: str, folder: Path, *, run: str) -> str:
         Text for the settings of a Flower run.
 
     Raises:
-        BadInput: The folder is of an earlier version and has no key.
+        BadInput: The folder has no key, or a damaged one.
     """
-    if not (folder / PUBLIC).exists():
-        raise BadInput(
-            f"{folder} has no {PUBLIC} to encrypt the plan with: run `rounds provision renew OUT` at the server, and take "
-            "the operator's folder again",
-            code="outdated-folder",
-        )
     try:
         public = X25519PublicKey.from_public_bytes(bytes.fromhex(read(folder / PUBLIC).decode().strip()))
     except ValueError:
@@ -67,13 +58,11 @@ def encrypt_plan(plan: str, folder: Path, *, run: str) -> str:
 
 
 def decrypt_plan(text: str, server: Path, *, run: str) -> str:
-    """Decrypt a plan at the server; one that an earlier version submitted is readable, and is returned as it is.
+    """Decrypt a plan at the server.
 
     Raises:
-        BadInput: It was changed, belongs to another run, or was encrypted for another server.
+        BadInput: It was changed, is not encrypted, belongs to another run, or was encrypted for another server.
     """
-    if not text.startswith(_PREFIX):
-        return text
     key = _load_private(server)
     try:
         data = base64.b64decode(text.removeprefix(_PREFIX), validate=True)

@@ -36,8 +36,8 @@ Entry = dict[str, Any]
 """One entry of the record: a JSON object whose fields depend on its kind."""
 
 KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN, AGREED, INVITED)
-BY_SITE, BY_OPERATOR, UNRECORDED = "site", "operator", ""
-"""Maker of a site's private keys. Rotations of earlier versions did not record it."""
+BY_SITE, BY_OPERATOR = "site", "operator"
+"""Maker of a site's private keys."""
 
 
 def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
@@ -68,7 +68,7 @@ class ConsortiumState:
             if site in self.sites:
                 self.void.setdefault(site, []).append(self.sites[site])
             self.sites[site] = dict(keys)
-            self.made[site] = entry.get("made", UNRECORDED if kind == ROTATED else BY_OPERATOR)
+            self.made[site] = entry.get("made", BY_OPERATOR)
             self.withdrawn.pop(site, None)
             self.invited.pop(site, None)
         self.invited.update(entry.get("invited", {}))

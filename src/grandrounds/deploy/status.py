@@ -20,7 +20,6 @@ from grandrounds.deploy.manifest import ManifestCheck, check_manifest
 from grandrounds.deploy.pki import common_name, load_certificate, read_revocations, serial_text
 from grandrounds.deploy.records import (
     BY_OPERATOR,
-    BY_SITE,
     DONE,
     RUNNING,
     STOPPED,
@@ -38,7 +37,7 @@ SOON = 30
 
 HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended", "revoked", "withdrawn"
 INVITED, ASKED, TAKES_PART = "invited", "asked", "takes part"
-OPERATOR_MADE, UNKNOWN_MAKER = "keys made by the operator: rotate", "maker of its keys not recorded"
+OPERATOR_MADE = "keys made by the operator: rotate"
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,8 @@ def _site_state(folders: Folders, state: ConsortiumState, name: str, now: dateti
         void = len(state.void.get(name, ()))
         if void:
             yield f"{void} earlier key{'s' * (void > 1)} void"
-        if state.made[name] != BY_SITE:
-            yield OPERATOR_MADE if state.made[name] == BY_OPERATOR else UNKNOWN_MAKER
+        if state.made[name] == BY_OPERATOR:
+            yield OPERATOR_MADE
     if name in state.invited:
         ends = datetime.fromisoformat(state.invited[name]["ends"])
         word = ASKED if folders.request(name).exists() else INVITED

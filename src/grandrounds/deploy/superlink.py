@@ -12,7 +12,6 @@ from pathlib import Path
 from grandrounds.core.errors import BadInput
 from grandrounds.core.event_log import Form
 from grandrounds.deploy.consortium import load
-from grandrounds.deploy.plan_encryption import make_plan_key
 from grandrounds.deploy.processes import Program
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -79,10 +78,9 @@ class Link:
         return self.folder / "logs"
 
     def prepare(self) -> None:
-        """Create the folders that a server writes to, for its owner only, and its key for plans if an older version made none."""
+        """Create the folders that a server writes to, for its owner only."""
         for folder in (self.state, self.logs, self.runs, self.state / "runs"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_plan_key(self.folder)
 
 
 def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
