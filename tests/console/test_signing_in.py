@@ -328,7 +328,7 @@ def test_users_that_cannot_be_are_refused_in_words(add, code, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"schema": 1}', '{"schema": 9, "users": []}', json.dumps({"schema": 1, "users": [{"name": "x"}]})],
+    ["", "[]", '{"schema": 2}', '{"schema": 9, "users": []}', json.dumps({"schema": 2, "users": [{"name": "x"}]})],
 )
 def test_a_damaged_file_of_users_is_refused_in_words(tmp_path, text):
     file = tmp_path / "users.json"

@@ -1,13 +1,10 @@
-"""Hashes of passwords: argon2id with the parameters of OWASP. Hashes of earlier versions (scrypt) are still checked.
+"""Hashes of passwords: argon2id with the parameters of OWASP.
 
 Parameters: OWASP Password Storage Cheat Sheet, argon2id with 19 MiB of memory, 2 iterations and 1 thread.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 from typing import TYPE_CHECKING, TypedDict
 
 from grandrounds.core.errors import BadInput, install_extra
@@ -18,22 +15,12 @@ if TYPE_CHECKING:
 MIN_PASSWORD = 12
 MEMORY_KIB, ITERATIONS, THREADS = 19_456, 2, 1
 _LONGEST = 1024
-_SCRYPT_MEMORY = 64 * 2**20
-_COSTS = {"n": 2**15, "r": 8, "p": 1}  # of scrypt, as earlier versions wrote them
 
 
-class PasswordHash(TypedDict, total=False):
-    """A password as it is stored.
-
-    `hash` is argon2's own text, with its parameters and salt. A hash of an earlier version has scrypt's parameters n, r and
-    p beside it, and its salt; both are in base64.
-    """
+class PasswordHash(TypedDict):
+    """A password as it is stored. `hash` is argon2's own text, with its parameters and salt."""
 
     hash: str
-    n: int
-    r: int
-    p: int
-    salt: str
 
 
 def hash_password(password: str) -> PasswordHash:
@@ -49,36 +36,18 @@ def hash_password(password: str) -> PasswordHash:
     return {"hash": _hasher().hash(password)}
 
 
-def check_password(password: str, stored: PasswordHash | None, *, legacy: bool = False) -> bool:
+def check_password(password: str, stored: PasswordHash | None) -> bool:
     """Check a password against a stored hash, in a time that does not depend on the user.
 
     Args:
         password: The password, as it was typed.
         stored: The hash; None for an unknown user, whose check takes as long.
-        legacy: Another user still has a hash of scrypt: each check then computes both kinds of hash.
 
     Returns:
         True if the password is right.
     """
     if len(password) > _LONGEST:
         return False
-    is_old = stored is not None and is_legacy(stored)
-    right = _check_argon2(password, None if is_old else stored)
-    right_old = _check_scrypt(password, stored if is_old else None) if legacy or is_old else False
-    return right_old if is_old else right
-
-
-def is_legacy(stored: PasswordHash) -> bool:
-    """Tell whether an earlier version wrote a hash."""
-    return "salt" in stored
-
-
-def is_outdated(stored: PasswordHash) -> bool:
-    """Tell whether a hash is of an earlier version, or has other parameters than new ones."""
-    return is_legacy(stored) or _hasher().check_needs_rehash(stored["hash"])
-
-
-def _check_argon2(password: str, stored: PasswordHash | None) -> bool:
     from argon2.exceptions import InvalidHashError, VerificationError
 
     hasher = _hasher()
@@ -91,11 +60,9 @@ def _check_argon2(password: str, stored: PasswordHash | None) -> bool:
     return False
 
 
-def _check_scrypt(password: str, stored: PasswordHash | None) -> bool:
-    costs = {name: _COSTS[name] if stored is None else int(stored[name]) for name in _COSTS}  # type: ignore[literal-required]
-    salt = b"\0" * 16 if stored is None else base64.b64decode(stored["salt"])
-    digest = hashlib.scrypt(password.encode(), salt=salt, maxmem=_SCRYPT_MEMORY, dklen=32, **costs)
-    return stored is not None and hmac.compare_digest(base64.b64encode(digest).decode(), stored["hash"])
+def is_outdated(stored: PasswordHash) -> bool:
+    """Tell whether a hash has other parameters than new ones."""
+    return _hasher().check_needs_rehash(stored["hash"])
 
 
 def _hasher() -> PasswordHasher:

@@ -31,7 +31,7 @@ from grandrounds.console.auth.users import User, credential_proof
 from grandrounds.console.render import link, local_path, render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
-"""Passwords that are checked in parallel: each check needs 20 MB, with hashes of version 0.1 also 32 MB."""
+"""Passwords that are checked in parallel: each check needs 20 MB."""
 NOT_KNOWN = "Unknown name, password or token."
 
 UNKNOWN_NAME = "(no such user)"

@@ -22,12 +22,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from grandrounds.console.auth.passwords import PasswordHash, check_password, hash_password, is_legacy, is_outdated
+from grandrounds.console.auth.passwords import PasswordHash, check_password, hash_password, is_outdated
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.files import PRIVATE, write_private
 
-SCHEMA, READ = 2, (1, 2)
-"""Version of the file: 1 has scrypt hashes only."""
+SCHEMA = 2
+"""Version of the file."""
 TOKEN = "grc_"
 """Prefix of every token, so that secret scanners recognise it."""
 _NAME = 64
@@ -140,9 +140,9 @@ class Users:
             return cls(file=file)
         try:
             content = json.loads(file.read_text())
-            if content["schema"] not in READ:
+            if content["schema"] != SCHEMA:
                 raise BadInput(
-                    f"{file} has schema {content['schema']}, this version reads {SCHEMA} and below: update the older side",
+                    f"{file} has schema {content['schema']}, and this version reads {SCHEMA}: add the users again to a new file",
                     code="unsupported-version",
                 )
             return cls([User.from_dict(u) for u in content["users"]], file)
@@ -199,12 +199,11 @@ class Users:
     def find_by_password(self, name: str, password: str) -> User | None:
         """Return the user, if the password is theirs. An unknown name takes as long as a wrong password.
 
-        A hash of an earlier version is replaced by a new one.
+        A hash with other parameters than new ones is replaced.
         """
         users = self._current()
         user = users.get(name)
-        legacy = any(u.password is not None and is_legacy(u.password) for u in users.values())
-        if not check_password(password, None if user is None else user.password, legacy=legacy):
+        if not check_password(password, None if user is None else user.password):
             return None
         assert user is not None and user.password is not None
         return self._rehash(user, password) if is_outdated(user.password) else user
