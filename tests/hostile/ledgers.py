@@ -465,7 +465,7 @@ def with_key(whole: Path) -> dict[str, Change]:
     case("sites of the server's making", lambda said: None, "made up")
     case("a site less", lambda said: said[0]["keys"]["sites"].pop("site-02") and None, "made up")
     case("no close", lambda said: said[:-1], "simulated")
-    case("a close of version 0.1", lambda said: said[-1].pop("contents") and None, "simulated")
+    case("a close without hashes of values", lambda said: said[-1].pop("contents") and None, "simulated")
     case("a close of another model", lambda said: said[-1].update(model="00" * 32), "simulated")
     case("a close of another round", lambda said: said[-1].update(round=1), "simulated")
     case("a close of no file", lambda said: said[-1].update(files={}), "simulated")

@@ -14,7 +14,6 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.engine.local import LocalEngine
 from grandrounds.privacy.accounting import Event
 from grandrounds.runs.ledger_recorder import Recorder
-from grandrounds.runs.privacy_recompute import recompute_spending
 from tests.e2e.test_privacy import SIZES, model, plan
 from tests.support import patients, refused
 
@@ -161,18 +160,6 @@ def test_an_older_checkpoint_stops_a_resume(tmp_path):
     (done.folder / "checkpoint" / "rounds.jsonl").write_bytes(journal)
     with refused("altered-budget"):
         go_on(done.folder, "method.rounds=4")
-
-
-def test_the_account_counts_the_calibrations_of_an_old_ledger(tmp_path):
-    """Version 0.1 listed no releases at its close: each calibrated model there is one."""
-    done = run(tmp_path / "run")
-    one = {**closings(done)[0]}
-    del one["released"]
-    five = [{**one, "platt": {"slope": 1.0 + k, "intercept": 0.0}} for k in range(5)]
-    again = recompute_spending(done.summary["privacy"], done.rounds, five)
-    assert again.epsilon == pytest.approx(10.0, rel=1e-3)
-    assert any("the releases of all rounds add up to" in found for found in again.findings)
-    assert recompute_spending(done.summary["privacy"], done.rounds, [one]).findings == ()
 
 
 VEIL = {"method": {"name": "veil", "rounds": 4}, "privacy": {"mechanism": "none", "epsilon": 2.0}}

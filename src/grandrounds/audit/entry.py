@@ -26,9 +26,7 @@ Content = dict[str, Any]
 SCHEMA = 1
 OPEN, ROUND, RESUME, CLOSE, WITHDRAW = "open", "round", "resume", "close", "withdraw"
 VERSION = 2
-"""Version of the coverage of entries. Since 2 a closing entry names every file that people read; version 1 named model
-files only.
-"""
+"""Version of the entries, in the opening entry: a closing entry names every file that people read."""
 NOTHING = "0" * 64
 """The hash before the first entry."""
 
@@ -180,11 +178,6 @@ def closing_entry(
     return {"kind": CLOSE, "run": run, **facts, **read_files, **more}
 
 
-def covers_files(close: Mapping[str, object]) -> bool:
-    """Tell whether a closing entry names every file that people read; those of version 0.1 name models only."""
-    return "contents" in close
-
-
 def find_fault(content: Content) -> str:
     """Name the part of an entry that is missing or of the wrong type; empty if the entry is valid."""
     kind = content.get("kind")
@@ -201,11 +194,13 @@ def find_fault(content: Content) -> str:
         return _decision_fault(content["decision"])
     if kind == CLOSE and not _are_texts(content["files"]):
         return "its 'files' are not hashes by name"
-    if kind == CLOSE and not all(isinstance(v, dict) and _are_texts(v) for v in content.get("contents", {}).values()):
+    if kind == CLOSE and not all(isinstance(v, dict) and _are_texts(v) for v in content["contents"].values()):
         return "its 'contents' are not hashes by file and key"
     other = content.get("repeats" if kind == OPEN else "valid", _OTHER_RUN)
     if kind in (OPEN, WITHDRAW) and not all(isinstance(other.get(name), type(v)) for name, v in _OTHER_RUN.items()):
         return "it does not name the other run by its run, folder, entries, root and model"
+    if kind == OPEN and content["version"] != VERSION:
+        return f"its version is {content['version']}, and this version of Grand Rounds reads ledgers of version {VERSION}"
     if kind == OPEN and not isinstance(content["keys"].get("made"), str):
         return "its 'keys' do not state how they were made"
     if kind in register_entry.KINDS:
@@ -223,7 +218,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "first": (int, True),
         "plan": (str, True),
         "keys": (dict, True),
-        "version": (int, False),
+        "version": (int, True),
         "repeats": (dict, False),
         "cohort": (str, False),
     },
@@ -247,9 +242,9 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "temperature": ((int, float, _NULL), True),
         "platt": ((dict, list), False),
         "files": (dict, True),
-        "plan": (str, False),
-        "contents": (dict, False),
-        "figures": (dict, False),
+        "plan": (str, True),
+        "contents": (dict, True),
+        "figures": (dict, True),
         "released": (list, False),
     },
     **watch_entry.PARTS,

@@ -110,7 +110,7 @@ class Ledger:
         path = Path(path)
         if identity is None and not path.exists():
             raise BadInput(
-                f"there is no ledger at {path}: the run was made without one, or by an earlier version",
+                f"there is no ledger at {path}: the run was made without one",
                 code="no-ledger",
             )
         try:
@@ -460,7 +460,7 @@ def ledger_at(run: Path) -> Ledger:
         )
     if not (run / "ledger.db").exists():
         raise BadInput(
-            f"{run} has no ledger: it was run by an earlier version, or on a machine without cryptography or rfc8785",
+            f"{run} has no ledger: it was run on a machine without cryptography or rfc8785",
             code="no-ledger",
         )
     return Ledger.open(run / "ledger.db")

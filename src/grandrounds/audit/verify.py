@@ -20,11 +20,9 @@ from grandrounds.audit.entry import (
     OPEN,
     RESUME,
     ROUND,
-    VERSION,
     WITHDRAW,
     Content,
     Entry,
-    covers_files,
     find_fault,
 )
 from grandrounds.audit.head import SignedHead
@@ -252,7 +250,6 @@ class _Checker:
         """Check that the entries are of one run and consecutive rounds; a gap requires an opening entry."""
         run, due = contents[0].get("run") if contents else None, None
         before = ""
-        version = contents[0].get("version", 1) if contents else 1
         for value in contents:
             number, kind = value.get("number"), value.get("kind")
             if value.get("run") != run:
@@ -275,8 +272,6 @@ class _Checker:
                 )
             elif kind == WITHDRAW and before != CLOSE:
                 yield Finding(MALFORMED, f"entry {number}", "a site withdraws from a run that is not closed")
-            elif kind == CLOSE and version == VERSION and not covers_files(value):
-                yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its metrics")
             if before == WITHDRAW:
                 yield Finding(MALFORMED, f"entry {number}", "it comes after a withdrawal, which ends the ledger")
             before = str(kind)

@@ -81,7 +81,7 @@ def recompute_spending(
         in_rounds
     )  # calibration, after all Decisions
     if closings is not None:
-        later = _counted(released_after_rounds(closings, tuple(later.elements())))
+        later = _counted(released_after_rounds(closings))
     events = (*in_rounds, *(replace(e, count=n) for e, n in later.items()))
     epsilon = epsilon_of(events, delta)
     findings = [
@@ -99,19 +99,9 @@ def released(record: RoundRecord) -> tuple[Event, ...]:
         raise BadInput(f"round {record['round']} is damaged: {e}", code="damaged-record") from None
 
 
-def released_after_rounds(closings: Sequence[Content], each: Sequence[Event] = ()) -> list[Event]:
-    """Return the releases outside the rounds, from the ledger's closing entries.
-
-    The last entry lists all of them. A ledger of version 0.1 has no such list: there each calibrated model that a closing
-    entry names is one release of `each`, as the summary lists it.
-    """
-    listed = _by_round(closings)
-    if listed:
-        return [e for _, events in listed for e in events]
-    lines = {
-        json.dumps([closing["model"], closing["platt"]], sort_keys=True) for closing in closings if closing.get("platt")
-    }
-    return [e for _ in range(max(1, len(lines)) if each else 0) for e in each]
+def released_after_rounds(closings: Sequence[Content]) -> list[Event]:
+    """Return the releases outside the rounds, from the ledger's closing entries; the last entry lists all of them."""
+    return [e for _, events in _by_round(closings) for e in events]
 
 
 def _by_round(closings: Sequence[Content]) -> list[tuple[int, list[Event]]]:
@@ -180,17 +170,6 @@ def refuse_altered_budget(
         released_after_rounds(closings)
     ) - _counted(calibration_releases):
         why = "its ledger tells of calibrations that checkpoint/charges.json does not list"
-    elif (
-        plan.privacy.epsilon is not None
-        and plan.evaluation.calibrate == "platt"
-        and not calibration_releases
-        and _was_calibrated(closings)
-    ):
-        raise BadInput(
-            f"{folder} was calibrated by version 0.1, which kept no account of it, and a calibration is not released twice "
-            "for one charge: set evaluation.calibrate=none",
-            code="calibrated-already",
-        )
     if why:
         raise BadInput(
             f"the budget of {folder} is not what was spent: {why}; restore the run folder from a copy",
@@ -227,10 +206,6 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Content], tuple[Content, ...
     return {s["round"]: s["decision"] for s in contents if s["kind"] == ROUND}, tuple(
         s for s in contents if s["kind"] == CLOSE
     )
-
-
-def _was_calibrated(closings: Sequence[Content]) -> bool:
-    return any(closing.get("platt") for closing in closings)
 
 
 def _total(events: Sequence[Event]) -> int:

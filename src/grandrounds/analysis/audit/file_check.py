@@ -17,7 +17,7 @@ import numpy as np
 
 from grandrounds.audit.canonical import loads
 from grandrounds.audit.digest import model_digest
-from grandrounds.audit.entry import CLOSE, ROUND, covers_files
+from grandrounds.audit.entry import CLOSE, ROUND
 from grandrounds.audit.files import (
     ENVIRONMENT,
     EXPLANATIONS,
@@ -129,14 +129,8 @@ def compare_files(out: AuditFindings, folder: Path, close: ClosingEntry) -> None
     if same:
         out.checked.append(f"{', '.join(same)}: by the SHA-256 in entry {close.number}")
     _compare_model(out, close)
-    if covers_files(close.content):
-        for name in _unnamed_files(folder, close.files):
-            out.add_finding(
-                FILE, name, f"it is there, and entry {close.number}, which closes the run, does not name it"
-            )
-    else:
-        names = ", ".join(name for name in (SUMMARY, *READ) if (folder / name).exists())
-        out.add_unchecked(f"{names}: this ledger is of version 0.1, whose closing entry names model files alone")
+    for name in _unnamed_files(folder, close.files):
+        out.add_finding(FILE, name, f"it is there, and entry {close.number}, which closes the run, does not name it")
 
 
 def _unnamed_files(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
@@ -202,7 +196,7 @@ def _changed_values(folder: Path, name: str, close: ClosingEntry) -> Iterator[st
         yield from differences(tomllib.loads(data.decode()), plan, other="the plan")
         return
     content = loads(data)
-    hashes = close.content.get("contents", {}).get(name)
+    hashes = close.content["contents"].get(name)
     if hashes is not None:
         yield from _changed_hashes(content, hashes, close)
     elif name in (ROUND_LOGS, EXPLANATIONS):
@@ -220,7 +214,7 @@ def _changed_hashes(content: Any, recorded: Mapping[str, str], close: ClosingEnt
     for key in [*recorded, *(k for k in actual if k not in recorded)]:
         if actual.get(key) == recorded.get(key):
             continue
-        figures = close.content.get("figures", {}) if key == "final" else {}
+        figures = close.content["figures"] if key == "final" else {}
         values = content.get(key, {})
         altered = [f for f in figures if isinstance(values, dict) and values.get(f) != figures[f]]
         yield from (f"final.{f} is {_value(values.get(f))}, the ledger has {_value(figures[f])}" for f in altered)

@@ -149,7 +149,7 @@ def _outlier_trust(
 ) -> Array:
     """Recompute trust in the outlier form, from the outlier ratios of this round and of earlier ones."""
     standing = column(signals["standing"], sites)
-    sampling = np.nan_to_num(column(signals.get("sampling", {}), sites))  # records of earlier versions have none
+    sampling = np.nan_to_num(column(signals.get("sampling", {}), sites))  # not every sketch has a sampling error
     neighbours = column(signals["neighbours"], sites) if "neighbours" in signals else np.full(len(sites), np.inf)
     ratios = np.full(len(sites), np.nan)
     for mine in _cohort_members(cohorts):
@@ -292,10 +292,8 @@ def _compare_reward(signals: Signals, out: RecomputedWeights) -> None:
 def _compare_alarms(
     settings: TrustSettings, decision: DecisionEntry, sites: Sequence[str], out: RecomputedWeights
 ) -> None:
-    """Check that every site that diverges too far is named in the notes, in today's words or those of version 0.1."""
+    """Check that every site that diverges too far is named in the notes."""
     due = divergence_alarms(sites, column(decision["signals"]["nsds"], sites), most=settings.alarm)
     for site, note in due.items():
-        earlier = note.replace("its attributions diverge", "its reasons diverge")  # version 0.1  language: ok
-        earlier = earlier.replace(" above method.trust.alarm", " over method.trust.alarm")
-        if note not in decision["notes"] and earlier not in decision["notes"]:
+        if note not in decision["notes"]:
             out.wrong.append(f"{site} diverges by more than method.trust.alarm, and no note says so")

@@ -264,8 +264,6 @@ def _compare_reports(out: AuditFindings, book: Book, run: Path, close: ClosingEn
     if report is not None and not any(_same_file(report, path) for path in paths):
         paths.append(report)
     for path in paths:
-        if path != report and REPORT not in close.files:
-            continue  # of version 0.1, which is said already
         check_report(out, path, run, close=close, tree=tree, run=opening["run"], key_source=opening["keys"]["made"])
 
 

@@ -172,8 +172,7 @@ def _compare_budget(
     try:
         refuse_altered_budget(folder, plan, stored, records, Checkpoint(folder / "checkpoint").charges())
     except BadInput as e:
-        if e.code != "calibrated-already":  # a run of version 0.1 kept no account of its calibration
-            out.add_finding(BUDGET, "checkpoint", str(e))
+        out.add_finding(BUDGET, "checkpoint", str(e))
         return
     if stored is not None:
         out.checked.append("privacy budget in the checkpoint: as rounds and ledger have it")

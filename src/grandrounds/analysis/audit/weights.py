@@ -83,10 +83,10 @@ def recompute_weights(
 def _compare_client_level(
     method: MethodSettings, decision: DecisionEntry, sites: list[str], out: RecomputedWeights
 ) -> None:
-    """Compare weights under client-level privacy: 1 / sites of the plan, whoever answered; in version 0.1, 1 / sites asked."""
+    """Compare weights under client-level privacy: 1 / sites of the plan, whoever answered."""
     if method.weigh.rule == "uniform":
-        planned = int(decision["privacy"].get("sites", 0)) or len(decision["asked"])
-        if method.select.rule != "all" and "sites" in decision["privacy"]:
+        planned = int(decision["privacy"]["sites"])
+        if method.select.rule != "all":
             planned = count_sites(method.select.fraction, planned)
         out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / planned))
     else:

@@ -241,7 +241,7 @@ def _check_ledger_files(entry: RunEntry) -> None:
 
 
 def _no_ledger_text(run: str) -> str:
-    return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine without the packages that one needs"
+    return f"run '{run}' has no ledger: it was run on a machine without the packages that one needs"
 
 
 def _stamp(entry: RunEntry, *, deep: bool = False) -> Stamp:
