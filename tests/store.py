@@ -156,8 +156,8 @@ def _check(place: Path) -> None:
 
 
 def _files(place: Path) -> dict[str, list[int]]:
-    """Return the size and time of each file of a folder."""
-    found = {str(p.relative_to(place)): p.stat() for p in place.rglob("*") if p.is_file()}
+    """Return the size and time of each file and folder; a folder's time tells of a file that was written and removed."""
+    found = {str(p.relative_to(place)): p.lstat() for p in (place, *place.rglob("*"))}
     return {name: [facts.st_size, facts.st_mtime_ns] for name, facts in found.items()}
 
 
@@ -174,6 +174,7 @@ def _generation(trees: tuple[Path, ...]) -> Path:
     """Return the folder of what is made from these source files with these versions, and remove the oldest ones."""
     digest = hashlib.sha256(f"{platform.python_version()} {platform.machine()}".encode())
     digest.update(repr([(name, metadata.version(name)) for name in LIBRARIES]).encode())
+    digest.update(Path(__file__).read_bytes())
     for tree in trees:
         for path in sorted(p for p in tree.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0")

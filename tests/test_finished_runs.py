@@ -82,7 +82,13 @@ def test_a_test_that_writes_is_told_and_the_run_is_made_again():
     (folder / "summary.json").write_text("{}")
     with pytest.raises(AssertionError, match=r"summary\.json.*copied"):
         store.check_unchanged()
-    assert gr.load_run(store.finished(PLAN, table=patients([30, 20, 20]))).summary.final
+    again = store.finished(PLAN, table=patients([30, 20, 20]))
+    assert gr.load_run(again).summary.final
+    again.chmod(0o700)
+    (again / "new").touch()
+    (again / "new").unlink()
+    with pytest.raises(AssertionError, match="run"):
+        store.check_unchanged()
 
 
 def test_a_copy_is_its_own(tmp_path):

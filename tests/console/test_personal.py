@@ -18,7 +18,7 @@ from grandrounds.runs.run import Run
 from tests.console.conftest import Signed, known_users
 from tests.engine.hospitals import Hospitals
 from tests.engine.test_hospitals import write_csv
-from tests.store import shared_folder
+from tests.store import copied, shared_folder
 from tests.support import patients, refused
 
 SETTINGS = {
@@ -90,13 +90,14 @@ def test_another_hospitals_model_is_refused(home):
         SiteCases(RunIndex(home / "runs"), "b", data=str(home / "b.csv"), personal=home / "state" / "a").open("own")
 
 
-def test_a_running_console_uses_a_recalibrated_model_at_once(home):
+def test_a_running_console_uses_a_recalibrated_model_at_once(home, tmp_path):
     """The site's folder gets another model while pages are open: risks and the model's hash are those of the new file."""
-    cases = SiteCases(RunIndex(home / "runs"), "b", data=str(home / "b.csv"), personal=home / "state" / "b")
+    copied(home, tmp_path)
+    cases = SiteCases(RunIndex(tmp_path / "runs"), "b", data=str(tmp_path / "b.csv"), personal=tmp_path / "state" / "b")
     before = cases.open("own")
     first, old = {line.case: line.risk for line in before.scores.lines}, before.model_hash
-    run = Run(home / "runs" / "own")
-    run.use_personal(home / "state" / "b")
+    run = Run(tmp_path / "runs" / "own")
+    run.use_personal(tmp_path / "state" / "b")
     model, own = run.model_for("b"), run.personal_file("b")
     facts = {"site": "b", "common_sha256": own.common, "base": own.choice, "time": "2026-11-18", "by": "A. Smith"}
     theta = model.net.with_platt(model.theta, slope=1.0, intercept=2.0)

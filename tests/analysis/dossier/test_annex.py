@@ -24,7 +24,7 @@ from grandrounds.analysis.membership.attack import model_hash
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
 from tests.analysis.watch.records import SIGNER, alarmed
-from tests.store import finished
+from tests.store import copied, finished
 from tests.support import patients, slow
 
 DATE = "2026-01-31"
@@ -356,16 +356,13 @@ def test_a_withdrawal_is_the_first_note_of_every_document(evidence):
 
 def test_alarms_and_actions_of_a_site_are_changes(run, tmp_path):
     """A real record of a watch: its rates, its alarm, and a recalibration by a named person."""
-    folder = run.folder / "at_sites" / "a" / "watch"
+    copy = gr.load_run(copied(run.folder, tmp_path / "a"))
+    folder = copy.folder / "at_sites" / "a" / "watch"
     folder.mkdir(parents=True)
-    try:
-        with WatchRecord.open(alarmed(folder), signer=SIGNER) as recorded:
-            recorded.act("recalibration", by="M. Curie", alarm="A1")
-        facts = Facts(Evidence.collect(run, date=DATE))
-        dossier = write_dossier(run, tmp_path / "d", pdf=False, date=DATE).folder
-    finally:
-        for file in folder.iterdir():
-            file.unlink()
+    with WatchRecord.open(alarmed(folder), signer=SIGNER) as recorded:
+        recorded.act("recalibration", by="M. Curie", alarm="A1")
+    facts = Facts(Evidence.collect(copy, date=DATE))
+    dossier = write_dossier(copy, tmp_path / "d", pdf=False, date=DATE).folder
     (table,) = monitoring.tabulate_actions(facts)
     rows = table.texts()
     assert [row[2] for row in rows][-1] == "action" and rows[-1][3:] == ["recalibration", "M. Curie"]

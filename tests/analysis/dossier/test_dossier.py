@@ -46,7 +46,7 @@ from grandrounds.analysis.dossier.writer import MANIFEST, write_dossier
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.merkle import leaf_hash
 from grandrounds.core.rng import generator
-from tests.store import finished
+from tests.store import copied, finished
 from tests.support import patients, refused
 
 DATE = "2026-01-31"
@@ -288,7 +288,7 @@ def test_a_folder_that_is_no_dossier_is_refused(run, tmp_path):
 
 
 def test_a_run_without_a_ledger_has_a_dossier_that_says_so(run, tmp_path):
-    copy = shutil.copytree(run.folder, tmp_path / "r")
+    copy = copied(run.folder, tmp_path / "r")
     for name in ("ledger.db", "ledger.head.json"):
         (copy / name).unlink()
     made = write_dossier(gr.load_run(copy), pdf=False, date=DATE)
@@ -298,7 +298,7 @@ def test_a_run_without_a_ledger_has_a_dossier_that_says_so(run, tmp_path):
 
 
 def test_the_evidence_has_counts_of_a_watch_and_none_of_its_means(run, tmp_path):
-    copy = shutil.copytree(run.folder, tmp_path / "r")
+    copy = copied(run.folder, tmp_path / "r")
     folder = copy / "at_sites" / "a" / "watch"
     folder.mkdir(parents=True)
     check = {"name": "shift up: age", "kind": "shift", "rate": 1e-6, "reference": 61.5, "current": 77.25}
