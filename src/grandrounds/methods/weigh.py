@@ -109,7 +109,7 @@ class WeightingRule:
         return ()
 
     def site_payloads(self, server: Server) -> Mapping[str, Payload]:
-        """Return what single sites are told in the training Ask of a round, by site."""
+        """Return further values of the training Ask for single sites, by site."""
         return {}
 
     def weigh(self, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
