@@ -217,7 +217,8 @@ def section(study: Study, values: Values | None, shared: Sequence[str]) -> list[
         claims = f"; {plural(count, 'claim')} {'waits' if count == 1 else 'wait'}" if count else ""
         return [f"## {name}", f"{study.title}. {NOT_MEASURED.capitalize()}: {command}{claims}."]
     entry = Entry.of_results(study, values)
-    about = f"{study.title}. {command}: {plural(entry.runs, 'run')}, {entry.repeats}. Source: {study.source}."
+    title = study.title if study.title.endswith("?") else f"{study.title}."
+    about = f"{title} {command}: {plural(entry.runs, 'run')}, {entry.repeats}. Source: {study.source}."
     rows, before = [], ""
     for point, arm, cells in figure_rows(values):
         rows.append(["" if point == before else point, arm, *cells])
