@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.membership.attack import attack_run, write_attacks
+from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
+from grandrounds.analysis.membership.attack import write_attacks
 from grandrounds.analysis.register.register import Register
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
@@ -133,7 +134,7 @@ def fill(root: Path) -> None:
         gr.run(gr.Experiment.parse({"name": model, "data": data, "model": {"name": model}}), out=home / model)
     numbers = {**data, "label": "laboratory value 0", "features": ["age", "sex", "lactate"]}
     gr.run(gr.Experiment.parse({"name": "number", "data": numbers, "method": {"rounds": 2}}), out=home / "number")
-    write_attacks(held["noisy"].folder, attack_run(held["noisy"]).to_dict())
+    write_attacks(held["noisy"].folder, collect_evidence(held["noisy"], only=[MEMBERSHIP]).to_dict())
     done = rounds("compare", home / "reasons", home / "trust", "--out", home / "held", "--quiet")
     assert done.returncode == 0, done.stderr
     study = studies()[STUDY]

@@ -24,17 +24,18 @@ DATA = {"label": "died", "site": "hospital"}
 
 @shared_folder
 def folder(root: Path) -> None:
-    """Runs of four hospitals: in the clear with a threshold of its own, by secure sums, and of an earlier version."""
+    """Runs of four hospitals: in the clear with a threshold of its own, by secure sums, and with a hospital that only trained."""
     table = patients([300, 240, 200, 160])
     clear = {"name": "clear", "data": DATA, "method": {"rounds": 2}, "explain": {"every": 1}}
     gr.run(gr.Experiment.parse({**clear, "evaluation": {"threshold": "youden"}}), table=table, out=root / "clear")
     secure = {"name": "secure", "data": DATA, "method": {"rounds": 2}, "privacy": {"secure": True}}
     gr.run(gr.Experiment.parse(secure), table=table, out=root / "secure")
-    shutil.copytree(root / "clear", root / "old")
-    summary = json.loads((without_ledger(root / "old") / "summary.json").read_text())
-    summary.pop("score_counts")
+    untested = {"name": "untested", "data": DATA, "split": {"test": 0.0}, "method": {"rounds": 1}}
+    gr.run(gr.Experiment.parse(untested), table=table, out=root / "untested")
+    shutil.copytree(root / "clear", root / "trained")
+    summary = json.loads((without_ledger(root / "trained") / "summary.json").read_text())
     summary["rows"]["trainer"] = {"train": 77, "val": 0, "test": 0}
-    (root / "old" / "summary.json").write_text(json.dumps(summary))
+    (root / "trained" / "summary.json").write_text(json.dumps(summary))
 
 
 def console_of(folder: Path) -> Signed:
@@ -70,11 +71,11 @@ def test_search_and_pages_of_hospitals(hospital_console):
 
 
 def test_a_hospital_that_only_trained_has_a_row_and_a_page(hospital_console):
-    page = get(hospital_console, "/hospitals", run="old").text
+    page = get(hospital_console, "/hospitals", run="trained").text
     assert "trainer" in page and "trained only: it has no test patients" in page
-    own = get(hospital_console, "/hospital", run="old", site="trainer")
+    own = get(hospital_console, "/hospital", run="trained", site="trainer")
     assert own.status_code == 200 and "77" in own.text and "trained only" in own.text
-    assert get(hospital_console, "/hospital", run="old", site="nobody").status_code == 404
+    assert get(hospital_console, "/hospital", run="trained", site="nobody").status_code == 404
 
 
 def test_one_hospital_stands_beside_the_consortium(hospital_console, folder):
@@ -117,10 +118,10 @@ def test_under_secure_sums_thresholds_are_of_all_hospitals_only(hospital_console
     assert get(hospital_console, "/api/v1/runs/secure/thresholds/figure", site="a").status_code == 404
 
 
-def test_a_run_of_an_earlier_version_says_which_version_counts_risks(hospital_console):
-    answer = get(hospital_console, "/thresholds", run="old")
-    assert answer.status_code == 200 and "before version 0.2" in answer.text
-    assert get(hospital_console, "/api/v1/runs/old/thresholds").json() is None
+def test_a_run_without_test_rows_has_no_thresholds(hospital_console):
+    answer = get(hospital_console, "/thresholds", run="untested")
+    assert answer.status_code == 200 and "No row was set aside for a test" in answer.text
+    assert get(hospital_console, "/api/v1/runs/untested/thresholds").json() is None
 
 
 def test_a_damaged_record_is_named(folder, tmp_path):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.membership.attack import attack_run, write_attacks
+from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
+from grandrounds.analysis.membership.attack import write_attacks
 from grandrounds.console.api import privacy_router
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
@@ -43,7 +44,7 @@ def root(root: Path) -> None:
     site = table.columns["hospital"].astype(object)
     named = Table.from_mapping({**table.columns, "hospital": np.where(site == "b", EVIL, site)}, source=table.source)
     run = gr.run(gr.Experiment.parse(NOISY), out=root / "noisy", table=named)
-    write_attacks(run.folder, attack_run(run, data=named).to_dict())
+    write_attacks(run.folder, collect_evidence(run, only=[MEMBERSHIP], data=named).to_dict())
     hidden = {"name": "h", "data": DATA, "method": {"name": "fedavg", "rounds": 1}, "privacy": {"secure": True}}
     gr.run(gr.Experiment.parse({**hidden, "explain": {"sketch": "none"}}), out=root / "hidden", table=table)
 

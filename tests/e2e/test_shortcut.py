@@ -197,10 +197,10 @@ def test_people_are_told(studied):
     assert f"{block['sam_deployed']:.3f} of the final model on sites' own (by chance 0.0625)" in text
     page = report_page(studied.summary, studied.rounds, json.loads((studied.folder / "environment.json").read_text()))
     assert "<h3>Shortcut</h3>" in page and "without (OOD)" in page and "bottom left" in page
-    older = {k: v for k, v in studied.summary.items() if k != "shortcut"}
-    before = RunSummary.from_dict(older)  # a run of an older version
-    show_summary(screen, before)
-    assert "Shortcut" not in report_page(before, studied.rounds, {"packages": {}, **_machine()})
+    other = {k: v for k, v in studied.summary.items() if k != "shortcut"}
+    without = RunSummary.from_dict(other)
+    show_summary(screen, without)
+    assert "Shortcut" not in report_page(without, studied.rounds, {"packages": {}, **_machine()})
 
 
 def _machine():

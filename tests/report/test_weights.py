@@ -49,6 +49,7 @@ def outlier(**more):
         "data_size": rows,
         "disagreement": {"a": 0.1, "b": 0.12, "c": 0.1, "bad": 0.9},
         "in_line": {"a": 1.0, "b": 1.0, "c": 1.0, "bad": 0.1},
+        "standing": {"a": 0.5, "b": 0.5, "c": 0.5, "bad": 2.0},
     }
     held = {"shares": {"agreement": weights}, "stages": [stage("weigh", OUTLIER, weights)], "why": OUTLIER}
     return record(weights, signals, **{**held, **more})
@@ -105,6 +106,7 @@ def test_reasons_that_stand_out():
         "Its explanations lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
         "the usual distance (their median) is 0.00. They are outliers: it keeps 10% of the weight by its rows (before "
         "normalisation).",
+        "Over all rounds, its explanations lie 2 times as far off as the outlier limit.",
         "In total, its features are 50% as important as usual (the median).",
         "Features it relies on differently: ward 70.0% (consensus 10.0%), age 5.0% (consensus 50.0%), "
         "lactate 25.0% (consensus 40.0%).",
@@ -114,7 +116,7 @@ def test_reasons_that_stand_out():
     ]
     signals["disagreement"]["bad"] = 0.9
     lines = weight_sentences(held, "bad", explanations=told)
-    assert "(others 10.0%)" in lines[4], "a consensus that does not give the recorded distance is not named"
+    assert "(others 10.0%)" in lines[5], "a consensus that does not give the recorded distance is not named"
     assert not any("differently" in line for line in weight_sentences(held, "bad")), "without sketches nothing is said"
 
 
@@ -275,7 +277,7 @@ def test_the_papers_form_counts_by_the_nearest():
     held = outlier()
     signals = held["decision"]["signals"]
     signals["agreement"] = {"a": 1.0, "b": 0.85, "c": 1.0, "bad": 0.12}
-    del signals["in_line"]
+    del signals["in_line"], signals["standing"]
     held["decision"]["shares"] = {"data": {"bad": 0.03}, "agreement": {"bad": 0.06}}
     lines = weight_sentences(held, "bad")
     assert lines[2].endswith(
@@ -329,6 +331,7 @@ def test_a_cohort_is_compared_within():
     signals = held["decision"]["signals"]
     signals["disagreement"] = {"a": 0.4, "b": 0.2, "bad": 0.6, "c": 1.5}
     signals["agreement"] = signals.pop("in_line")
+    del signals["standing"]
     lines = weight_sentences(held, "bad", explanations=told, plan=PLAN)
     assert lines[2:5] == [
         "It is in cohort 1 of 2 with a and b; its explanations were compared with theirs only.",

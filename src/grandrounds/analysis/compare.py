@@ -251,7 +251,7 @@ def _test_rows(run: Run) -> int:
 
 
 def _event(run: Run) -> str:
-    """Name the event of a run, or the column of numbers; in version 0.1 it is the last class, and not in the summary."""
+    """Name the event of a run, or the column of numbers."""
     if not is_classification(run.summary):
         return str(run.plan["data"]["label"] or "label")
     event = run.summary.get("event")
@@ -367,7 +367,7 @@ def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None
     """Choose the metrics of the runs' task; of classes `DEFAULT_METRICS`, of decisions where all runs have them.
 
     Runs with personal models add the accuracy and the loss of deployed models and the number of harmed sites.
-    Rounds (`virtual_seconds`) and runs of version 0.1 have no figures of decisions.
+    Rounds (`virtual_seconds`) have no figures of decisions.
 
     Args:
         runs: Finished runs.
@@ -490,7 +490,7 @@ def _implied_settings(plan: PlainPlan) -> dict[str, object]:
     trees = plan["model"]["name"] in ("forest", "lightgbm")
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
-    preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
+    preset = method["preset"]
     stability = choose_regularizer(
         TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset
     )

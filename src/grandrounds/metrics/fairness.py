@@ -1,7 +1,7 @@
 """Compare sites and subgroups: rank sites, name the worst, and flag those that the model serves badly.
 
 Functions take the figures of `scores` by name, from a run (floats, NaN where undefined) or from summary.json (None there).
-Runs of version 0.1 have no figures of decisions and no counts of events; functions use what is there.
+Rounds have no figures of decisions; functions use what is there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLOSE = 1e-9
 class BelowMajority:
     """A site where always answering its most common class is right more often than the model's decisions.
 
-    `answer`: that class; empty where it is not known (three classes or more, runs of version 0.1).
+    `answer`: that class; empty where it is not known (three classes or more).
     """
 
     site: str
@@ -57,7 +57,7 @@ def is_defined(value: Any) -> bool:
 
 
 def decision_key(metric: str, figures: Figures) -> str:
-    """Return the key of a metric of the model's decisions; `metric` itself (at 0.5) in runs of version 0.1."""
+    """Return the key of a metric of the model's decisions; `metric` itself (at 0.5) where these are not counted."""
     key = f"decision_{metric}"
     return key if is_defined(figures.get(key)) else metric
 

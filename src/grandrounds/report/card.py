@@ -156,7 +156,7 @@ def _training_facts(summary: RunSummary) -> dict[str, str]:
 
 
 def _outcome_facts(summary: RunSummary, plan: Plan | None) -> dict[str, str]:
-    """Name the outcome with its class, and its share of rows; of a run of version 0.1 as its plan has it."""
+    """Name the outcome with its class, and its share of rows."""
     if not is_classification(summary):
         line = outcome_line(summary).removeprefix("outcome: ")
         return {**({"outcome": line} if line else {}), "prediction": PREDICTIONS[task_of_run(summary)]}
@@ -168,9 +168,7 @@ def _outcome_facts(summary: RunSummary, plan: Plan | None) -> dict[str, str]:
         return {"outcome": outcome, "event": event.describe("training rows")}
     if summary.classes:
         return {**({"outcome": label} if label else {}), "classes": ", ".join(summary.classes)}
-    if summary.final.get("sensitivity") is None or plan is None:
-        return {}
-    return {"outcome": label, "event": str(plan.data.positive or "the last of two classes, as version 0.1 chose it")}
+    return {}
 
 
 def _event_counts(summary: RunSummary) -> dict[str, str]:

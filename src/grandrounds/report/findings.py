@@ -100,8 +100,7 @@ def make_findings(summary: Figures) -> Findings:
     Where hospitals deploy models of their own, every sentence is of these models (`deployed_scores`).
 
     Args:
-        summary: The summary of a finished run (`Run.summary`, or the object in summary.json). Keys that an older version
-            did not write may be missing.
+        summary: The summary of a finished run (`Run.summary`, or the object in summary.json).
 
     Returns:
         Sentences without markup, each a finding of its own. Empty where the run has neither estimates nor test rows.

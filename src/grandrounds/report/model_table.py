@@ -80,7 +80,7 @@ class ReadableModel:
         rows = [{**asdict(w), "effect": w.effect} for w in self.weights]
         if self.task == CLASSIFICATION:
             values = asdict(self)
-            del values["task"]  # as earlier versions wrote it
+            del values["task"]
             return {"schema": SCHEMA, **values, "baseline_risk": self.baseline, "weights": rows}
         ratio = RATIOS[self.task].replace(" ", "_")
         for row in rows:

@@ -18,7 +18,7 @@ PREDICTIONS = {REGRESSION: "predicted number", COUNT: "expected count", SURVIVAL
 
 
 def task_of_run(summary: Figures) -> str:
-    """Return the task of a run; runs of earlier versions are of classification."""
+    """Return the task of a run."""
     return str(summary.get("task") or CLASSIFICATION)
 
 

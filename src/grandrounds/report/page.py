@@ -162,16 +162,12 @@ def _about(summary: RunSummary, board: BoardFile | None) -> str:
 
 
 def _event_lines(summary: RunSummary) -> list[str]:
-    """Name the event, or the classes where there are more than two; a run of version 0.1 records neither."""
+    """Name the event, or the classes where there are more than two."""
     if not is_classification(summary):
         line = outcome_line(summary)
         return [f"<p><b>{escape(line)}</b></p>"] if line else []
     if not summary.parameters:
         return []
-    if "event" not in summary:
-        if summary.final.get("sensitivity") is None:
-            return []
-        return ["<p class='quiet'>event: the last of two classes, as version 0.1 chose it</p>"]
     event = Event.from_dict(summary.event) if summary.event else None
     return [f"<p><b>{escape(event_line(event, summary.classes))}</b></p>"]
 

@@ -117,7 +117,7 @@ def read_provenance(data: bytes) -> Provenance:
         texts = [unescape(m) for m in _META_TAG.findall(data.decode("utf-8", "replace"))]
     if not texts:
         raise BadInput(
-            "carries no facts about its inputs: an earlier version drew it, or they were removed", code="no-provenance"
+            "carries no facts about its inputs: they were removed", code="no-provenance"
         )
     if len(texts) > 1:
         raise BadInput("carries facts about its inputs more than once", code="repeated-provenance")

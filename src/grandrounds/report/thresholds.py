@@ -17,9 +17,6 @@ from grandrounds.metrics.score_counts import ScoreCounts
 from grandrounds.report.hospitals import name_threshold
 from grandrounds.report.outcome import task_of_run
 
-FIRST_VERSION = "0.2"
-"""Version of Grand Rounds that writes the counts."""
-
 CHOSEN = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Thresholds of the table; each is moved to the nearest edge of the counts."""
 
@@ -111,12 +108,7 @@ def why_absent(summary: Mapping[str, Any]) -> str:
         return "This run predicts no class: there is no threshold to choose."
     if len(summary.get("classes") or ()) > 2:
         return "This run has three classes or more: a decision is the class with the highest probability."
-    if not (summary.get("final") or {}).get("count"):
-        return "No row was set aside for a test: the run has no decisions to count."
-    return (
-        f"This run was written before version {FIRST_VERSION}, which counts test patients by predicted risk. Run the experiment "
-        "again to explore thresholds; its decision curve is on the run's page."
-    )
+    return "No row was set aside for a test: the run has no decisions to count."
 
 
 def choose_rows(counts: ScoreCounts, threshold: float, chosen: Sequence[float] = CHOSEN) -> list[Decisions]:

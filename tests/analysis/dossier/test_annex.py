@@ -173,7 +173,7 @@ def test_a_watch_across_sites_discloses_sums_alone(run, tmp_path):
 
 
 def test_no_missing_key_stops_a_document(evidence):
-    """Runs of version 0.1 lack keys: every key of the summary and every section of the plan is taken away once."""
+    """Every key of the summary and every section of the plan is taken away once, as in a damaged folder."""
     whole = with_attacks(evidence)
     for name, apart in ((SUMMARY, 10), (PLAN, 5)):
         keys = list(whole.json(name))

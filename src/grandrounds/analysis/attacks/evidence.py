@@ -218,10 +218,10 @@ def _keep_earlier(found: Evidence, run: Run) -> Evidence:
         if earlier is None:
             return found
         attribute, reconstruction = found.attribute, found.reconstruction
-        if attribute is None and ATTRIBUTE in found.why and earlier.get("attribute"):
-            attribute = AttributeInference.from_dict(earlier["attribute"] or {})
-        if reconstruction is None and earlier.get("reconstruction"):
-            reconstruction = Reconstruction.from_dict(earlier["reconstruction"] or {})
+        if attribute is None and ATTRIBUTE in found.why and earlier["attribute"]:
+            attribute = AttributeInference.from_dict(earlier["attribute"])
+        if reconstruction is None and earlier["reconstruction"]:
+            reconstruction = Reconstruction.from_dict(earlier["reconstruction"])
         membership = found.membership
         if membership is None and earlier["attacks"]:
             membership = Membership.from_dict(earlier, found.promise)

@@ -135,7 +135,7 @@ def _spreads(attacked: AttackedRun, encoding: Encoding) -> dict[str, tuple[float
             published = {str(name): np.array(numeric[name].get("quantiles", ()), float) for name in numeric}
         except (BadInput, LookupError, TypeError, ValueError, AttributeError):
             pass  # damaged: the attacker has the file's other values
-    ranges = attacked.plan.data.plain().get("ranges") or {}
+    ranges = attacked.plan.data.plain()["ranges"]
     out = {}
     for rule in encoding.numeric:
         known = published.get(rule.name, np.empty(0))

@@ -358,7 +358,7 @@ def _read_site_images(where: str, shape: tuple[int, int, int], agreed: DataSetti
         patient=agreed.patient,
         file=agreed.file,
         missing=tuple(agreed.missing),
-        scan=None if agreed.get("scan") is None else parse_options(agreed.scan.plain()),
+        scan=None if agreed.scan is None else parse_options(agreed.scan.plain()),
     )
     return read_site_images(where, schema)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
@@ -65,16 +65,16 @@ _PROTOTYPES_SHAPE = {
     "sentences": [str],
 }
 _FILE_SHAPE |= {
-    "tried?": [str],
-    "not_tried?": [str],
-    "attribute?": (
+    "tried": [str],
+    "not_tried": [str],
+    "attribute": (
         None,
         {
             **{"confidence": float, "worst": (None, str), "leaking": [str], "columns": [_COLUMN_SHAPE]},
             **{"sentences": [str], "notes": [str]},
         },
     ),
-    "reconstruction?": (
+    "reconstruction": (
         None,
         {
             **{"statistics": [_STATISTIC_SHAPE], "updates": [_UPDATE_SHAPE], "protection": str},
@@ -109,7 +109,7 @@ class BoundEntry(TypedDict):
 
 
 class AttacksFile(TypedDict):
-    """The content of attacks.json. Files of version 0.1 lack the keys from `tried` on, which `analysis/attacks/` adds."""
+    """The content of attacks.json; `analysis/attacks/` adds the keys from `tried` on."""
 
     schema: int
     model: str
@@ -121,10 +121,10 @@ class AttacksFile(TypedDict):
     bound: BoundEntry | None
     sentences: list[str]
     notes: list[str]
-    tried: NotRequired[list[str]]
-    not_tried: NotRequired[list[str]]
-    attribute: NotRequired[dict[str, Any] | None]
-    reconstruction: NotRequired[dict[str, Any] | None]
+    tried: list[str]
+    not_tried: list[str]
+    attribute: dict[str, Any] | None
+    reconstruction: dict[str, Any] | None
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class ReconstructionResults(BaseModel):
 
 
 class AttackResults(BaseModel):
-    """Results of `rounds attack`. Files of version 0.1 have membership attacks alone."""
+    """Results of `rounds attack`."""
 
     attacks: list[Attack]
     sites: dict[str, Attack]
@@ -151,9 +151,9 @@ class AttackResults(BaseModel):
     bound: Bound | None
     sentences: list[str]
     notes: list[str]
-    not_tried: list[str] = []
-    attribute: AttributeResults | None = None
-    reconstruction: ReconstructionResults | None = None
+    not_tried: list[str]
+    attribute: AttributeResults | None
+    reconstruction: ReconstructionResults | None
 
 
 class Promise(BaseModel):

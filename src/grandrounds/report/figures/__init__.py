@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from grandrounds.report.figure import Figure
 from grandrounds.report.figures.calibration import decision_curve, reliability
 from grandrounds.report.figures.cases import beeswarm, waterfall
 from grandrounds.report.figures.comparison import arm_curves, intervals, pareto, radar, setting_curves, trade_off
@@ -93,19 +90,3 @@ __all__ = [
     "weights",
     "weights_by_signal",
 ]
-
-_OLD_NAMES = {
-    "by_setting": "setting_curves",
-    "lent_curves": "crossed_curves",
-    "maps_alike": "map_similarity",
-    "maps_sharp": "map_concentration",
-    "reasons_over_rounds": "rationale_over_rounds",
-}
-
-
-def __getattr__(name: str) -> Callable[..., Figure]:
-    """Find a figure by the name that it had in version 0.1."""
-    if name not in _OLD_NAMES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    figure: Callable[..., Figure] = globals()[_OLD_NAMES[name]]
-    return figure

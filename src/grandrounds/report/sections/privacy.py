@@ -101,7 +101,7 @@ def attack_sections(attacks: Mapping[str, Any] | None) -> list[str]:
     """Write the sections on attacks (`rounds attack`): what was tried, what it found, and what was not tried.
 
     Args:
-        attacks: attacks.json; None where there is none. Files of version 0.1 have membership attacks alone.
+        attacks: attacks.json; None where there is none.
 
     Returns:
         HTML elements; empty without attacks.
@@ -109,9 +109,9 @@ def attack_sections(attacks: Mapping[str, Any] | None) -> list[str]:
     if attacks is None:
         return []
     out = membership_section(attacks) if attacks["attacks"] else []
-    out += _attribute_section(attacks.get("attribute"))
-    out += _reconstruction_section(attacks.get("reconstruction"))
-    missing = "".join(f"<li>{escape(line)}</li>" for line in attacks.get("not_tried", ()))
+    out += _attribute_section(attacks["attribute"])
+    out += _reconstruction_section(attacks["reconstruction"])
+    missing = "".join(f"<li>{escape(line)}</li>" for line in attacks["not_tried"])
     return [*out, f"<h2>Attacks that were not tried</h2><ul>{missing}</ul>"] if missing else out
 
 

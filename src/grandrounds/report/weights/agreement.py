@@ -104,7 +104,7 @@ def _distance_cost(view: SiteView) -> str:
     share, counts = view.value("in_line"), view.value("agreement")
     subject = "by agreement it" if len(view.shares) > 1 else "it"
     if share is not None:
-        return f"{_verdict(view, share)}: {subject} keeps {_remaining_share(share)}."
+        return f"{_verdict(view)}: {subject} keeps {_remaining_share(share)}."
     suffix = " of its cohort" if view.within_cohort else ""
     if counts is not None and counts < KEEPS_ALL:
         return (
@@ -116,13 +116,11 @@ def _distance_cost(view: SiteView) -> str:
     return nearer if nearest else f"By agreement none{suffix} counts more."
 
 
-def _verdict(view: SiteView, share: float) -> str:
+def _verdict(view: SiteView) -> str:
     """Tell whether its explanations are outliers, by this round alone and over the rounds."""
     standing, now = view.value("standing"), _outlier_ratio_now(view)
-    if standing is None and view.has_signal("standing"):
+    if standing is None:
         return "Explanations differ too much to identify outliers"
-    if standing is None:  # a record from before rounds were remembered
-        return "They are outliers" if share < KEEPS_ALL else "They are not outliers"
     if now is not None and np.isnan(now):
         before = "its own were" if standing > 1 else "its own were not"
         return f"Explanations differ too much in this round to identify outliers; in earlier rounds {before}"
@@ -146,7 +144,7 @@ def _remembered_sentences(view: SiteView) -> list[str]:
 def _harm_sentences(view: SiteView) -> list[str]:
     """Say why a site was demoted or was not, by the harm that it does on reference rows."""
     standing, harm, least = view.value("standing"), view.value("harm"), view.setting("weigh", "least_share")
-    if least is None:  # a record of an earlier version
+    if least is None:  # the plan is not known, or has another form
         return []
     out = standing is not None and standing > 1
     if harm is not None and harm > (HARM if out else HARM_ALONE):

@@ -53,7 +53,7 @@ def as_sentence(words: str) -> str:
 class SiteView:
     """One round's Decision from the point of view of one site.
 
-    Run folders of earlier versions lack parts of the record; missing parts are empty.
+    Parts that a method does not record are empty.
 
     Attributes:
         decision: The Decision.

@@ -176,7 +176,7 @@ def stage_reasons(decision: Decision) -> list[tuple[str, str]]:
     """List the reasons that the parts of the method give for a round.
 
     Returns:
-        (part, reason) in order; last the reasons of no part, or all of them in a record of an earlier version.
+        (part, reason) in order; last the reasons of no part.
     """
     stages = [s for s in decision.stages or () if s["why"]]
     rest = decision.why

@@ -145,7 +145,7 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
 
 
 def _count_rarer(figures: Mapping[str, Any]) -> float:
-    """Count the test rows of the rarer class; runs of version 0.1 do not have the number of events."""
+    """Count the test rows of the rarer class; infinite where events are not counted."""
     events, count = figures.get("events"), figures.get("count")
     if not is_defined(events) or not is_defined(count):
         return float("inf")

@@ -165,8 +165,8 @@ def _list_requests(facts: Facts) -> list[tuple[str, str, str, str]]:
     try:
         asks = expected_asks(plan)
     except (AttributeError, KeyError, TypeError, ValueError, GrandRoundsError):
-        raise MissingFact(f"{PLAN} is of an earlier version, whose requests are not listed") from None
-    under_budget = Plan(plan).privacy.get("epsilon") is not None
+        raise MissingFact(f"{PLAN} lacks settings, so that its requests are not listed") from None
+    under_budget = Plan(plan).privacy.epsilon is not None
     found: dict[tuple[str, str, str], dict[str, None]] = {}
     for ask in asks:
         for name in ask.report:
