@@ -12,7 +12,8 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
 from grandrounds.report.figure import packed_script
 from grandrounds.runs.federation import assemble
-from tests.support import patients, refused
+from tests.command import rounds
+from tests.support import patients, refused, without_ledger
 
 QUICK = {"data": {"name": "breast-cancer"}, "method": {"rounds": 3}}
 
@@ -214,6 +215,16 @@ def test_the_folder_names_versions_and_hardware_and_speaks_json(tmp_path):
     page = (run.folder / "report.html").read_text()
     assert "data-figure=" in page
     assert "://" not in page.replace(packed_script(), "")
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path):
+    run = gr.run("breast-cancer", rounds=1, out=tmp_path / "run")
+    file = without_ledger(run.folder) / "summary.json"
+    file.write_text(file.read_text().replace('"schema": 1', '"schema": 2'))
+    with refused("other-version", match="summary.json was written by another version"):
+        _ = gr.load_run(run.folder).summary
+    done = rounds("show", run.folder)
+    assert done.returncode == 2 and done.stderr.count("[other-version]") == 1
 
 
 def test_names_from_data_are_escaped_in_the_report(tmp_path):

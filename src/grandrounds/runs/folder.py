@@ -379,9 +379,13 @@ class RunFolder:
         """Read a JSON file of this folder.
 
         Raises:
-            BadInput: The file is missing, is not JSON, or lacks a key; the sentence names the key.
+            BadInput: The file is missing, is not JSON, is of another format, or lacks a key; the sentence names the key.
         """
         values = read_json(path)
+        if isinstance(values, dict) and values.get("schema", SCHEMA) != SCHEMA:
+            raise BadInput(
+                f"{path} was written by another version of Grand Rounds: read it with that version", code="other-version"
+            )
         fault = misfit(values, kind_of(path.name, values)) or (
             _site_without_scores(values) if path == self.summary else ""
         )
