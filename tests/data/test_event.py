@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from grandrounds.data.event import Event, event_place, guess_event, state_event
+from grandrounds.data.event import Event, guess_event, state_event
 from grandrounds.data.sets.catalog import CATALOG
 from tests.support import refused
 
@@ -89,13 +89,10 @@ def test_three_classes_have_no_event():
         state_event(("a", "b", "c"), (1, 1, 1), {"event": "a"})
 
 
-def test_the_setting_of_version_01_implies_the_event_and_a_plan_of_01_keeps_the_last_class():
+def test_the_class_that_comes_last_is_the_event():
     assert state_event(("survived", "died"), (9, 1), {"event": None, "positive": "died"}).word == "died"
     with refused("conflicting-settings"):
         state_event(("survived", "died"), (9, 1), {"event": "survived", "positive": "died"})
-    old = state_event(("died", "survived"), (1, 3), {"positive": None, "label": "outcome"})
-    assert old.line == "event: survived (75% of rows; the last of two classes, as version 0.1 chose it)"
-    assert event_place(("died", "survived"), None) == 1
 
 
 def test_the_line_the_column_and_the_warning():

@@ -19,6 +19,7 @@ from grandrounds.data.schema import Schema, infer_schema
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
 from grandrounds.data.warnings import survival_warnings
+from grandrounds.experiment.experiment import Experiment
 
 N = 40
 
@@ -157,10 +158,8 @@ def test_label_skew_of_numbers_is_by_fifths():
 
 
 def test_a_hospital_reads_the_agreed_task():
-    settings = {
-        "name": None, "table": "x.csv", "label": "y", "site": None, "patient": None, "time": None, "id": None, "drop": [],
-        "kinds": {"age": "numeric"}, "drop_unlabelled": False, "dates": "auto", "task": "auto", "duration": None,
-    }  # fmt: skip
+    whole = Experiment.parse({"data": {"table": "x.csv", "label": "y"}}).model_dump(mode="json")["data"]
+    settings = {**whole, "kinds": {"age": "numeric"}}
     rows = table(y=np.arange(N), days=np.arange(N))
     with pytest.raises(BadInput) as error:
         apply_schema(DataSettings(settings), rows)

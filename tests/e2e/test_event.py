@@ -12,10 +12,9 @@ import grandrounds as gr
 from grandrounds.analysis.case.near_misses import near_misses
 from grandrounds.core.arrays import load
 from grandrounds.runs.export import score_json, to_json
-from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.readable_model import readable
 from tests.command import rounds
-from tests.support import patients, without_ledger
+from tests.support import patients
 
 SET = ("--set=method.rounds=3", "--set=evaluation.threshold=youden", "--set=evaluation.subgroup=ward")
 
@@ -203,31 +202,6 @@ def test_an_export_says_which_class_the_risk_is_of(pair):
     row = {c: (None if v != v else float(v)) if c in ("age", "lactate", "pressure") else v for c, v in row.items()}
     risk = score_json(values, row)[values["classes"].index("died")]
     assert risk == pytest.approx(float(model.predict(run_rows(pair["words"][1])).risk[0]), abs=1e-5)
-
-
-def test_a_run_of_version_01_keeps_the_last_class_and_says_so(pair, tmp_path):
-    """Its summary and its model say nothing of an event."""
-    import shutil
-
-    from grandrounds.core.arrays import save
-
-    old = tmp_path / "old"
-    without_ledger(shutil.copytree(pair["words"][1].folder, old))
-    summary = json.loads((old / "summary.json").read_text())
-    del summary["event"], summary["classes"]
-    (old / "summary.json").write_text(json.dumps(summary))
-    params, meta = load(old / "model.safetensors")
-    del meta["encoding"]["event"]
-    save(old / "model.safetensors", params, meta)
-    model = TrainedModel.load(old / "model.safetensors")
-    assert model.event.word == "survived"
-    shown = rounds("show", old)
-    assert (
-        "of rows; the last of two classes, as version 0.1 chose it)" in shown.stdout
-        and "event: survived" in shown.stdout
-    )
-    assert rounds("report", old).returncode == 0
-    assert "as version 0.1 chose it" in (old / "report.html").read_text()
 
 
 def test_the_model_card_and_the_console_name_the_event(pair):

@@ -55,7 +55,7 @@ SETTINGS = {
     "attack shares": ('attacks=[{kind="label-flip",count=1,share=2}]',),
     "a reference of all rows": ('reference={a={rows=99999999}}',),
     "faults": ('engine={faults={drop=1.0}}',),
-    "away": ('engine={away={"site-01"=[[0,-5]]}}',),
+    "away": ('engine={absences={"site-01"=[[0,-5]]}}',),
     "workers": ("engine.workers=100000000",),
     "chunk": ("engine.chunk=100000000",),
     "ranges": ("data.encoding=public", 'data.ranges={mean_radius=[5,1]}'),

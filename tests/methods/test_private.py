@@ -29,7 +29,7 @@ def server(sites: str = "abcd", *, size: int = 3, private: PrivacyTerms | None =
 
 
 def method(rule: str = "uniform") -> Method:
-    return SimpleNamespace(settings=Settings({"weigh": {"rule": rule}}))  # type: ignore[return-value]
+    return SimpleNamespace(settings=Settings({"weigh": {"rule": rule}, "select": {"rule": "all"}}))  # type: ignore[return-value]
 
 
 def joined(at: Server, models: dict[str, list[float]], *, rule: str = "uniform"):

@@ -269,7 +269,7 @@ def cases(draw):
         floor=draw(st.sampled_from([0.0, 0.05, 0.3])),
         tau=draw(st.sampled_from([0.0, 5.0, 2000.0])),
         every=draw(st.sampled_from([1, 3])),
-        between=draw(st.sampled_from(["last", "data_size"])),
+        between_rounds=draw(st.sampled_from(["last", "data_size"])),
         memory=draw(st.sampled_from([0.0, 0.5, 0.9])),
     )
     before = {
@@ -346,7 +346,7 @@ def test_reasons_are_asked_for_every_so_many_rounds(every, between, asked):
 
     The other signals are asked for in every round, but where the rounds between are left to the rows.
     """
-    chosen = weighing(every=every, between=between, lambdas={"agreement": 0.5, "worst_site": 0.25, "calibration": 0.25})
+    chosen = weighing(every=every, between_rounds=between, lambdas={"agreement": 0.5, "worst_site": 0.25, "calibration": 0.25})
     assert [r for r in range(1, 7) if is_explained_round(chosen, r)] == asked
     rest = ("val_loss", "ece") if between == "last" else ()
     for r in range(1, 7):
@@ -357,7 +357,7 @@ def test_reasons_are_asked_for_every_so_many_rounds(every, between, asked):
 @pytest.mark.parametrize("between", ["last", "data_size"])
 def test_signals_without_agreement_know_no_rounds_between(between):
     """T_s is about sketches, and there are none: the loss is asked for and counts in every round."""
-    chosen = weighing(every=3, between=between, lambdas={"data": 0.5, "worst_site": 0.5})
+    chosen = weighing(every=3, between_rounds=between, lambdas={"data": 0.5, "worst_site": 0.5})
     told = quiet(val_loss=np.log([1.0, 1.0, 2.0, 4.0]))
     for r in range(1, 7):
         assert requested_reports(chosen, r) == ("val_loss",)
@@ -412,7 +412,7 @@ def test_between_rounds_loss_and_calibration_are_fresh_beside_the_last_known_agr
 
 
 def test_the_papers_rounds_in_between_go_by_rows():
-    chosen = weighing(every=5, between="data_size")
+    chosen = weighing(every=5, between_rounds="data_size")
     held = weigh(chosen, server(5), answers()).memory
     got = weigh(chosen, server(6, state=held), quiet())
     assert got.weights.tobytes() == (ROWS / 100).tobytes()

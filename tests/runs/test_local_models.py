@@ -39,7 +39,7 @@ BASE = {
 
 def experiment(local: str = "none", **changes) -> gr.Experiment:
     values = {key: {**section} for key, section in BASE.items()}
-    for key, section in {**changes, "evaluation": {"local": local, **changes.get("evaluation", {})}}.items():
+    for key, section in {**changes, "evaluation": {"local_models": local, **changes.get("evaluation", {})}}.items():
         values[key] = {**values.get(key, {}), **section} if isinstance(section, dict) else section
     return gr.Experiment.parse(values)
 

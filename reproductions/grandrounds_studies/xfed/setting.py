@@ -70,7 +70,7 @@ SETTLED = (
     "Group norm: the paper does not name its norm. Batch norm's statistics of sites with skewed labels are of no use to each "
     "other once they are averaged.",
     "'XFedAvg' and 'XFedProx' choose as the paper does, by 0.2 x XAI accuracy + 0.8 x accuracy on the scoring images; 'by "
-    "grid' has grid accuracy for XAI accuracy, the default of version 0.1; 'XFed-a' relies on accuracy alone. 90 and 95% of 16 "
+    "grid' has grid accuracy for XAI accuracy; 'XFed-a' relies on accuracy alone. 90 and 95% of 16 "
     "sites are both 15. Oort' asks the 15 sites where the common model's training loss is highest; the other does not train. "
     "FedProx has mu = 0.01.",
     SCORES,

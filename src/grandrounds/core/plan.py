@@ -35,13 +35,6 @@ class Settings:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a plan does not change")
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a setting, or `default` in a plan of a version that did not have it."""
-        try:
-            return getattr(self, name)
-        except NoSetting:
-            return default
-
     def plain(self) -> dict[str, Any]:
         """The values themselves."""
         return dict(self._values)

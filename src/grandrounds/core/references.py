@@ -23,7 +23,7 @@ def which(names: Collection[str], named: str) -> str | None:
 
 def watched_rows(plan: Plan) -> str | None:
     """Return the reference images that the model is scored on (evaluation.rationale_set), if any."""
-    name: str | None = plan.evaluation.get("rationale_set")
+    name: str | None = plan.evaluation.rationale_set
     return name
 
 

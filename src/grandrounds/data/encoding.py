@@ -24,7 +24,6 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import (
     INTERCEPT,
     OTHER,
-    SMALL,
     describe_filled,
     describe_levels,
     multiply,
@@ -92,7 +91,7 @@ class Encoding:
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
     public: bool = False  # made of what is known beforehand: no row was looked at
-    event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
+    event: str | None = None  # the class whose probability is the risk; None: there are not two
     products: tuple[tuple[str, ...], ...] = ()  # columns that are multiplied with each other
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that read 0 everywhere, with the reason
     by_column: bool = False  # data.coding = "columns": inputs lose nothing of a column (models/columns.py)
@@ -353,21 +352,19 @@ class EncodingRules:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> EncodingRules:
-        """Read the settings of a plan; one of an earlier version lacks the design of a regression."""
+        """Read the settings of a plan."""
         d = plan.data
-        exact = getattr(plan.method, "exact", None)
-        coding = getattr(d, "coding", "levels")
         return cls(
-            "none" if coding == "columns" else d.scale,
+            "none" if d.coding == "columns" else d.scale,
             d.impute,
-            0.0 if coding == "columns" else d.clip,
+            0.0 if d.coding == "columns" else d.clip,
             d.max_categories,
             d.positive,
-            coding=coding,
-            complete=getattr(d, "complete", False),
-            products=tuple(tuple(p) for p in getattr(d, "products", ())),
-            least=getattr(exact, "least", SMALL) if coding == "reference" else 0,
-            subgroups=tuple(plan.evaluation.get("subgroups", ())),
+            coding=d.coding,
+            complete=d.complete,
+            products=tuple(tuple(p) for p in d.products),
+            least=plan.method.exact.least if d.coding == "reference" else 0,
+            subgroups=tuple(plan.evaluation.subgroups),
             bands=plan_bands(plan.evaluation),
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 
 LAST = "last"
-"""`Event.source` of a run of version 0.1, whose event is the last of the two classes."""
+"""`Event.source` of a further task of a model whose words are no known pair: the last of its two classes."""
 
 ONE_AGAINST_OTHERS = "for one class against the others add a column of two values to the table, and name it with --label"
 """Fix where a label has three values or more, and two are needed."""
@@ -117,7 +117,7 @@ class Event:
             rows: The rows that the share is of.
         """
         facts = [] if self.share is None else [f"{self.share:.0%} of {rows}"]
-        facts += ["the last of two classes, as version 0.1 chose it"] if self.source == LAST else []
+        facts += ["the last of two classes"] if self.source == LAST else []
         return self.title + (f" ({'; '.join(facts)})" if facts else "")
 
     @property
@@ -145,7 +145,7 @@ def event_line(event: Event | None, classes: Sequence[str]) -> str:
 
 
 def event_place(classes: Sequence[str], event: str | None) -> int:
-    """Find the number of the event's class. Version 0.1 stated none: the last of two classes."""
+    """Find the number of the event's class; the last class where there is no event."""
     return classes.index(event) if event in classes else len(classes) - 1
 
 
@@ -195,8 +195,6 @@ def state_event(
     elif stated is not None:
         agrees_with_catalog = catalog is not None and stated == _find_class(catalog, classes)
         word, source = stated, "catalog" if agrees_with_catalog else "data.event"
-    elif "event" not in data:
-        word, source = classes[-1], LAST
     else:
         guessed = guess_event(classes)
         if guessed is None:

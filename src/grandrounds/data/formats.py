@@ -69,7 +69,7 @@ class Format:
 
 
 PLAIN = Format(detect=False)
-"""Files that are known to be UTF-8 with plain numbers: those of the catalog, and runs of version 0.1."""
+"""Files that are known to be UTF-8 with plain numbers: those of the catalog."""
 
 
 @dataclass(frozen=True)

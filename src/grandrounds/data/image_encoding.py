@@ -125,7 +125,7 @@ class ImageEncoding:
     classes: tuple[str, ...]
     class_counts: tuple[int, ...]
     groups: tuple[str, ...] = ()
-    event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
+    event: str | None = None  # the class whose probability is the risk; None: there are not two
     subgroups: tuple[Grouping, ...] = ()  # groups of the columns of evaluation.subgroups
 
     @property

@@ -94,7 +94,7 @@ def _read_plan_scans(settings: DataSettings, table: Table, folder: str) -> Image
             "data.masks is a folder of PNG masks, and the manifest lists DICOM or NIfTI scans: name masks in a column 'mask'",
             code="conflicting-settings",
         )
-    scan = settings.get("scan")  # a plan of an earlier version has none
+    scan = settings.scan
     return read_scans(
         folder,
         table,
@@ -196,12 +196,12 @@ def check_known_sites(without: Sequence[str], sites: Collection[str]) -> None:
 
 def read_dataset(settings: DataSettings, table: Table) -> Dataset:
     """Read a table as [data] says."""
-    label, part = _require_label(settings, table), settings.get("part")
+    label, part = _require_label(settings, table), settings.part
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
-    duration = settings.get("duration")  # a plan of an earlier version has neither
-    task = settle_task(table, label, task=settings.get("task", AUTO), duration=duration)
+    duration = settings.duration
+    task = settle_task(table, label, task=settings.task, duration=duration)
     schema = infer_schema(
         table,
         label=label,
@@ -210,24 +210,24 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
         time=settings.time,
         drop=[*settings.drop, *([] if part is None or part in settings.drop else [part])],
         overrides=kinds,
-        features=getattr(settings, "features", ()),  # a plan of an earlier version does not have them
+        features=settings.features,
         task=task,
         duration=duration,
     )
-    check_products(getattr(settings, "products", ()), schema)
+    check_products(settings.products, schema)
     for setting in ("names", "units"):
-        for column in dict(settings.plain().get(setting, {})):
+        for column in settings.plain()[setting]:
             table.column(column, flag=f"data.{setting}")
     data = build_dataset(
         table,
         schema,
         name=settings.name or table.source,
         drop_unlabelled=settings.drop_unlabelled,
-        dates=getattr(settings, "dates", "auto"),  # a plan of version 0.1 does not say
+        dates=settings.dates,
     )
     if settings.id is not None:
         check_unique(data, settings.id)
-    return keep_complete(data) if getattr(settings, "complete", False) else data
+    return keep_complete(data) if settings.complete else data
 
 
 def _require_label(settings: DataSettings, table: Table) -> str:
@@ -243,22 +243,22 @@ def _require_label(settings: DataSettings, table: Table) -> str:
 def apply_schema(settings: DataSettings, table: Table) -> Dataset:
     """Read a table with the columns of `data.kinds`, in their order and of those kinds; other columns are ignored."""
     values = {**settings.plain(), "task": agreed_task(settings)}
-    roles = [settings.label, settings.get("duration"), settings.patient, settings.time, settings.id, settings.get("part")]
+    roles = [settings.label, settings.duration, settings.patient, settings.time, settings.id, settings.part]
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
     missing = next((name for name in wanted if name not in table.columns), None)
     if missing is not None:
         raise BadInput(
             f"{table.source} lacks the column '{missing}', which the consortium agreed on", code="missing-columns"
         )
-    if settings.get("task", AUTO) == AUTO and settings.label is not None:
-        settle_task(table, settings.label, duration=settings.get("duration"))  # refuses a label that may be no class
+    if settings.task == AUTO and settings.label is not None:
+        settle_task(table, settings.label, duration=settings.duration)  # refuses a label that may be no class
     agreed_table = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
     return read_dataset(DataSettings({**values, "site": None, "drop": [], "name": None}), agreed_table)
 
 
 def agreed_task(settings: DataSettings) -> str:
     """Return the task of a consortium, whose server has no row to tell it from: classification, unless [data] says otherwise."""
-    task, duration = settings.get("task", AUTO), settings.get("duration")
+    task, duration = settings.task, settings.duration
     return str(task) if task != AUTO else CLASSIFICATION if duration is None else SURVIVAL
 
 
@@ -279,7 +279,7 @@ def split_site_rows(
     nothing = np.empty(0, np.int64)
     if role == "test":
         return Rows(train=nothing, val=nothing, test=mine)
-    part = plan.data.get("part")
+    part = plan.data.part
     official: Rows | None = None
     if part is not None and plan.split.official and plan.split.scheme == "within":
         official = rows_by_part(data.table if isinstance(data, Dataset) else Table(data.columns, data.name), part, mine)
@@ -323,15 +323,8 @@ def rows_by_part(table: Table, column: str, mine: Array) -> Rows:
 
 
 def split_seed(plan: Plan) -> int:
-    """Choose the seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
-    split = plan.split.plain()
-    if "seed" not in split:
-        raise BadInput(
-            "this plan is of version 0.1, which gave rows other roles than this version does: run the experiment again, "
-            "or read the run with version 0.1",
-            code="old-version",
-        )
-    return int(plan.seed if split["seed"] is None else split["seed"])
+    """Choose the seed that roles of rows are drawn with."""
+    return plan.seed if plan.split.seed is None else plan.split.seed
 
 
 def split_keys(plan: Plan, data: Holdings) -> Keys | None:

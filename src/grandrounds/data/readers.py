@@ -21,7 +21,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
-from grandrounds.data.formats import DEFAULT_MISSING, PLAIN, Format
+from grandrounds.data.formats import DEFAULT_MISSING, Format
 from grandrounds.data.limits import check_file
 from grandrounds.data.parquet_file import read_parquet
 from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
@@ -95,11 +95,8 @@ def read_table(
 
 
 def table_format(settings: DataSettings) -> Format:
-    """Read the text format from [data] of a plan; one of version 0.1 knows plain numbers only."""
-    decimal = getattr(settings, "decimal", None)
-    if decimal is None:
-        return PLAIN
-    return Format(decimal, settings.text_encoding, settings.separator, settings.censored, sheet=settings.get("sheet"))
+    """Read the text format from [data] of a plan."""
+    return Format(settings.decimal, settings.text_encoding, settings.separator, settings.censored, sheet=settings.sheet)
 
 
 def read_plan_table(
@@ -122,7 +119,7 @@ def read_plan_table(
     roles = [settings.label, settings.site, settings.patient]
     place = settings.table if where is None else where
     assert place is not None, "an experiment names a set or a table"
-    agreed = settings.get("cohort")  # a plan of an earlier version has none
+    agreed = settings.cohort
     if agreed is not None:
         from grandrounds.data.cohort.hospitals import is_records, read_cohort_table
         from grandrounds.data.cohort.plan_cohort import read_agreed

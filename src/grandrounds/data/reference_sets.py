@@ -59,7 +59,7 @@ def draw_reference_sets(plan: Plan, data: Holdings, *, barred: Array) -> dict[st
     Raises:
         BadInput: The sets ask for too many rows, or a set of other images does not fit the data.
     """
-    named = {n: s.get("source") for n, s in plan.reference.plain().items()}  # plans of earlier versions have none
+    named = {n: s["source"] for n, s in plan.reference.plain().items()}
     foreign = {n: _load_foreign(n, source, plan, data) for n, source in named.items() if source}
     sets = {n: s for n, s in plan.reference.plain().items() if n not in foreign}
     if not sets:

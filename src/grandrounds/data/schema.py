@@ -82,7 +82,7 @@ class Schema:
         """Convert to plain values for JSON; `from_dict` gives the same schema back."""
         plain = asdict(self)
         plain["columns"] = [{**column, "order": list(column["order"])} for column in plain["columns"]]
-        if self.task == CLASSIFICATION:  # as earlier versions wrote it
+        if self.task == CLASSIFICATION:
             del plain["task"], plain["duration"]
         return plain
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import EvaluationSettings
 from grandrounds.core.toml import key
 from grandrounds.data.table import format_number, missing_mask, parse_numbers, to_text
 
@@ -266,10 +267,9 @@ def _as_words(values: Array) -> list[str]:
     return [str(word) for word in words]
 
 
-def plan_bands(evaluation: Any) -> dict[str, tuple[float, ...]]:
-    """Return the cuts by column of the section [evaluation] of a plan; none in a plan of an earlier version."""
-    bands = evaluation.get("bands", {})
-    return {column: tuple(edges) for column, edges in (bands if isinstance(bands, dict) else bands.plain()).items()}
+def plan_bands(evaluation: EvaluationSettings) -> dict[str, tuple[float, ...]]:
+    """Return the cuts by column of the section [evaluation] of a plan."""
+    return {column: tuple(edges) for column, edges in evaluation.bands.plain().items()}
 
 
 def groupings_to_dict(groupings: Sequence[Grouping]) -> dict[str, object]:

@@ -206,7 +206,7 @@ def _warn_follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
 def _warn_numbered_classes(data: Dataset, plan: Plan) -> list[str]:
     """Find a label of several whole numbers that is read as classes because nobody stated its task."""
     values = data.table.columns.get(data.schema.label)
-    if data.schema.task != CLASSIFICATION or plan.data.get("task", AUTO) != AUTO or values is None:
+    if data.schema.task != CLASSIFICATION or plan.data.task != AUTO or values is None:
         return []
     count = len(np.unique(values)) if values.dtype == np.float64 else 0
     if count < _SEVERAL:

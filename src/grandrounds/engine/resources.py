@@ -62,7 +62,7 @@ class Gauge:
     _round_start: tuple[Reading, Reading] = field(default_factory=read_counters)
 
     def resume(self, facts: Mapping[str, float]) -> None:
-        """Add the resources of an interrupted run; checkpoints of an earlier version have none."""
+        """Add the resources of an interrupted run."""
         self.cpu_seconds += float(facts.get("cpu_seconds", 0.0))
         self.peak_memory = max(self.peak_memory, int(facts.get("peak_memory", 0)))
         self.children_peak_memory = max(self.children_peak_memory, int(facts.get("children_peak_memory", 0)))

@@ -143,8 +143,8 @@ def _about(p: Plan) -> Iterator[Ask]:
     """List the Asks for explanations and evaluation."""
     if not method_class(p.method.name).evaluates:
         return
-    asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.get("subgroups", ())}
-    asked["val_groups"] = asked["test_groups"] and p.evaluation.get("mitigation", "none") != "none"
+    asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.subgroups}
+    asked["val_groups"] = asked["test_groups"] and p.evaluation.mitigation != "none"
     yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if asked.get(r, True)))
     if p.explain.sketch != "none" and not under_budget(p):
         yield _ask(p, tasks.EXPLAIN)

@@ -112,7 +112,7 @@ class Data(Section):
         None, description="the class (of two) whose probability is the risk; not set: known words such as 'yes', else an error"
     )
     positive: str | None = Field(
-        None, description="as data.event, and this class comes last in the order of classes (as in version 0.1)"
+        None, description="as data.event, and this class comes last in the order of classes"
     )
     site: str | None = Field(None, description="column that names the hospital of each row")
     patient: str | None = Field(

@@ -84,8 +84,7 @@ def aggregate(
         RunFailed: The robust rule cannot be applied, for instance to too few answers.
     """
     settings = method.settings
-    guard = float(settings.robust.plain().get("guard", 0.0))  # plans of version 0.1 lack it
-    cut = shorten_updates(answers, _starting_models(server, answers), guard)
+    cut = shorten_updates(answers, _starting_models(server, answers), settings.robust.guard)
     groups = assign_cohorts(settings.cohorts, server, answers)
     within = groups.labels if groups is not None and settings.cohorts.consensus == "cohort" else None
     weighting = weigh(settings.weigh, server, answers, within) if weighting is None else weighting

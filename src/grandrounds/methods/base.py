@@ -344,7 +344,7 @@ class Method:
             "keep_optimizer": t.keep_optimizer,
             "augment": t.augment,
         }
-        if t.get("continue_epoch", False):
+        if t.continue_epoch:
             config["continue_epoch"] = True
         if t.noise:
             config["gradient_noise"] = t.noise

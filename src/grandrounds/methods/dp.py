@@ -117,8 +117,8 @@ def expected_sites(server: Server, method: Method) -> int:
     """Return the planned number of sites of a round, the denominator of client-level sums."""
     p = server.private
     planned = (p.sites if p is not None else 0) or len(server.sites)
-    drawn = method.settings.plain().get("select", {})
-    return count_sites(drawn["fraction"], planned) if drawn.get("rule", "all") != "all" else planned
+    select = method.settings.select
+    return count_sites(select.fraction, planned) if select.rule != "all" else planned
 
 
 def _draw_noise(server: Server, p: PrivacyTerms) -> Array:

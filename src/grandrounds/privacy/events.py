@@ -22,7 +22,7 @@ def protects_patients(plan: Plan) -> bool:
 
     Otherwise each row counts as a patient, or sites are protected.
     """
-    return bool(plan.privacy.plain().get("unit", "row") == "patient")
+    return plan.privacy.unit == "patient"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Deployment:
     def assemble(self, plan: Plan) -> Consortium:
         """Return the sites, and a schema without rows."""
         refuse_unfit(plan)
-        without = tuple(plan.split.get("without", ()))  # plans of earlier versions have none
+        without = tuple(plan.split.without)
         repetition = None if self.checkpoint is None else Repetition.read(self.checkpoint)
         if not self._setup.sites and repetition is None:  # a site that withdrew may have left the consortium, too
             check_known_sites(without, self.keys)
@@ -164,13 +164,12 @@ def empty(plan: Plan) -> Holdings:
         channels, height, width = shape or (1, 1, 1)
         patient = None if d.patient is None else none
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
-    wanted = getattr(d, "features", ())  # a plan of an earlier version does not have them
-    columns = tuple(_column(n, kind if not wanted or n in wanted else "drop") for n, kind in d.kinds.plain().items())
+    columns = tuple(_column(n, kind if not d.features or n in d.features else "drop") for n, kind in d.kinds.plain().items())
     if d.label is None:
         raise BadInput("data.label names no column: set it to the column that hospitals predict", code="label-not-set")
-    task, duration = agreed_task(d), d.get("duration")
+    task, duration = agreed_task(d), d.duration
     schema = Schema(columns, d.label, None, d.patient, d.time, task, duration)
-    check_products(getattr(d, "products", ()), schema)
+    check_products(d.products, schema)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
         name=AT_SITES,

@@ -59,18 +59,18 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     Raises:
         BadInput: The data do not fit the plan.
     """
-    without = tuple(plan.split.get("without", ()))  # plans of earlier versions have none
-    by_column, keep_setup = plan.split.partition == "column", bool(plan.split.get("keep_setup", False))
+    without = tuple(plan.split.without)
+    by_column, keep_setup = plan.split.partition == "column", plan.split.keep_setup
     data, digest = load_data(plan.data, given, without=without if by_column and not keep_setup else ())
     _check_fit(plan.model.name, data)
-    subgroups, bands = tuple(plan.evaluation.get("subgroups", ())), plan_bands(plan.evaluation)
+    subgroups, bands = tuple(plan.evaluation.subgroups), plan_bands(plan.evaluation)
     count_words(data, subgroups, bands)  # refuses a column that is not there
     reference = draw_reference_sets(plan, data, barred=_held_out(plan, data))
     reference_rows = np.concatenate(
         [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
     )
     pool = np.setdiff1d(np.arange(len(data)), reference_rows)
-    official = pool[:0] if plan.data.get("part") else _official(plan.split, data, pool)
+    official = pool[:0] if plan.data.part else _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
     if without and (keep_setup or not by_column):
         check_known_sites(without, sites)

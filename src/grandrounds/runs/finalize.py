@@ -274,7 +274,7 @@ class Finalizer:
         With an epsilon the steps are left out, because they are counts of patients. A hospital's own steps stay there.
         """
         plan, data = self.context.plan, self.context.consortium.data
-        agreed = plan.data.get("cohort")
+        agreed = plan.data.cohort
         if agreed is None:
             return {}
         from grandrounds.data.cohort.hospitals import align_steps

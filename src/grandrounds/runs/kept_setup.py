@@ -181,7 +181,7 @@ def can_subtract(run: Run, site: str) -> bool:
     d = plan.data
     if sums is None or snapshot is None or site not in sites or len(sums.n) != len(sites):
         return False
-    if not getattr(d, "complete", False) or d.clip or getattr(d, "coding", "") != "reference":
+    if not d.complete or d.clip or d.coding != "reference":
         return False
     encoding = encoding_from(snapshot.facts["encoding"])
     if not isinstance(encoding, Encoding) or encoding.left_out or any(c.other for c in encoding.categorical):

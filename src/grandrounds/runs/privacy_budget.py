@@ -333,7 +333,7 @@ def _planned_sites(plan: Plan, stored: Mapping[str, Any] | None, sites: int) -> 
     """
     if plan.privacy.mechanism != CLIENT or plan.method.weigh.rule == "data_size":
         return 0
-    planned = plan.privacy.plain().get("sites", 0) or int((stored or {}).get("sites", 0)) or sites
+    planned = plan.privacy.sites or int((stored or {}).get("sites", 0)) or sites
     if planned < sites:
         raise BadInput(
             f"privacy.sites = {planned} is fewer than the {sites} sites that train: set it to {sites} or more, or leave it out",

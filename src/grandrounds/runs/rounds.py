@@ -147,7 +147,7 @@ class Rounds:
             raise
         except Exception as e:
             plan = self.context.plan
-            objective = getattr(plan.train, "objective", None) or ""
+            objective = plan.train.objective or ""
             sentence = plugins.failure(e, (plan.method.name, plan.model.name, objective))
             if not sentence:
                 raise
@@ -221,7 +221,7 @@ class Rounds:
     def _keep_state(self, r: int, answered: set[str]) -> None:
         """Keep the state before a round in which a site counts first: the run may be repeated from there without the site."""
         if r > 1 and answered - self._counted:
-            limit = int(self.context.plan.engine.get("keep_states", 256))  # plans of earlier versions do not say
+            limit = self.context.plan.engine.keep_states
             self.context.checkpoint.keep_state(r, limit=limit << 20)
         self._counted |= answered
 

@@ -226,11 +226,8 @@ class Run:
 
     @cached_property
     def event(self) -> Event | None:
-        """The class of two whose probability is the risk; a run of version 0.1 has the last class."""
-        if "event" not in self.summary:
-            return None if "statistic" in self.summary else self.model.event
-        stored = self.summary["event"]
-        return Event.from_dict(stored) if stored else None
+        """The class of two whose probability is the risk."""
+        return Event.from_dict(self.summary.event) if self.summary.event else None
 
     def model_for(self, site: str | None) -> TrainedModel:
         """Return the model that a site uses.

@@ -133,7 +133,7 @@ class _Runner:
 
     def run(self, *, resume: bool) -> None:
         """Set the run up, train all rounds, and finalize it."""
-        if not resume and self.plan.split.get("keep_setup", False):
+        if not resume and self.plan.split.keep_setup:
             raise BadInput(
                 "split.keep_setup = true goes on from a checkpoint of an earlier run: use `rounds withdraw RUN --site NAME "
                 "--keep-setup`, or leave it out",
@@ -358,7 +358,7 @@ class _Runner:
             private=None if self.context.spending is None else self.context.spending.private,
             columns=self._cells(),
             encoding=self.context.encoding,
-            without=tuple(plan.split.get("without", ())),
+            without=tuple(plan.split.without),
             **told_from(plan, self.context.setup, self.context.references),
         )
         self.context.recorder.begin(self.checkpoint.records())
@@ -457,7 +457,7 @@ class _Runner:
             "train.early_stop": bool(self.plan.train.early_stop),
             "evaluation.calibrate": e.calibrate != "none",
             "evaluation.threshold": e.threshold != "half",
-            "evaluation.mitigation": e.get("mitigation", "none") != "none",
+            "evaluation.mitigation": e.mitigation != "none",
         }
         if not any(r["val"] for r in self.context.setup.rows.values()):
             for key, wanted in needs.items():

@@ -17,7 +17,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import describe_incomplete
 from grandrounds.data.encoding import Encoding, EncodingRules
-from grandrounds.data.event import LAST, Event, only_event, state_event
+from grandrounds.data.event import Event, only_event, state_event
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, encoding_from, task_of
 from grandrounds.data.public import make_public_encoding
@@ -140,7 +140,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     refuse_task(plan, task_of(encoding))
     refuse_groups(plan, task_of(encoding), len(encoding.classes))
     event = _event(plan, encoding, resumed=snapshot is not None or watched is not None)
-    if snapshot is None and watched is None and event is not None and event.source != LAST:
+    if snapshot is None and watched is None and event is not None:
         encoding = replace(encoding, event=event.word)
         has_classes = task_of(encoding) == CLASSIFICATION and method_class(plan.method.name).has_model
         doubt = event.warning if has_classes else None
@@ -193,7 +193,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
 
 def _refuse_other_groups(plan: Plan, encoding: AnyEncoding) -> None:
     """Refuse a resumed run whose groups of patients are not those that were agreed before its first round."""
-    agreed, named = tuple(g.column for g in encoding.subgroups), tuple(plan.evaluation.get("subgroups", ()))
+    agreed, named = tuple(g.column for g in encoding.subgroups), tuple(plan.evaluation.subgroups)
     if agreed != named:
         raise BadInput(
             f"evaluation.subgroups is {list(named)}, but the run agreed on the groups of {list(agreed)} before round 1: leave it "
@@ -234,16 +234,13 @@ def _fit_options(plan: Plan) -> dict[str, Any]:
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
-    """Return the event that the plan states. A resumed run keeps its event; an encoding of version 0.1 has none."""
+    """Return the event that the plan states. A resumed run keeps its event."""
     catalog_entry = CATALOG.get(plan.data.name or "")
     data = plan.data.plain()
     if plan.tasks.plain():
         data["event"] = None  # each task has its own classes
     elif resumed:
-        data = {
-            **{k: v for k, v in data.items() if k != "event"},
-            **({"event": encoding.event} if encoding.event else {}),
-        }
+        data["event"] = encoding.event
     counts = None if getattr(encoding, "public", False) else encoding.class_counts
     task = task_of(encoding)
     if task not in (CLASSIFICATION, SURVIVAL):
@@ -251,7 +248,7 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
     if task == SURVIVAL and len(encoding.classes) == 1:
         return only_event(encoding.classes[0], data)
     event = state_event(encoding.classes, counts, data, catalog=catalog_entry.event if catalog_entry else None)
-    guessed = event is not None and event.source == "data.event" and plan.data.plain().get("event") is None
+    guessed = event is not None and event.source == "data.event" and plan.data.event is None
     return replace(event, source="rule") if event is not None and guessed else event
 
 

@@ -418,7 +418,7 @@ class SiteHost:
         return {**self.states.arrays(), **plugin_arrays}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Restore the sites' state from a checkpoint; one of an earlier version has no ledger."""
+        """Restore the sites' state from a checkpoint; not every plug-in had a state to keep."""
         self.states.restore(arrays)
         for plugin in self.plugins:
             folder = f"{plugin.name}/"

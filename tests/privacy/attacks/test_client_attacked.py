@@ -17,7 +17,7 @@ from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Answers, Ask
 
 DELTA, CLAIM = 1e-3, 1.0
-UNIFORM = SimpleNamespace(settings=Settings({"weigh": {"rule": "uniform"}}))
+UNIFORM = SimpleNamespace(settings=Settings({"weigh": {"rule": "uniform"}, "select": {"rule": "all"}}))
 NOISE = noise_for(CLAIM, DELTA, steps=1)
 
 

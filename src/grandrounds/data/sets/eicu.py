@@ -64,7 +64,7 @@ SCORES = {"apachescore": "apache_iva_score", "predictedhospitalmortality": "apac
 OUTCOMES = {"Expired": 1, "Alive": 0}
 HOURS = 24
 SHA256 = "3cf0a17d5f6f76b31584704a2f36e2905b25947d467f76b53c5a9840cc47f5ff"
-"""Of the table that results of version 0.1 were measured on, unpacked."""
+"""Of eicu_24h.csv, unpacked."""
 KNOWN = "eicu_demo/eicu_24h.csv"
 OTHER = "eicu_demo/eicu_24h_rounded.csv"
 """The same table where this machine's pandas rounds a last digit otherwise."""
@@ -201,7 +201,7 @@ EICU_DEMO = Build(
         "PhysioNet's own",
         "the first 24 hours count; stays below 24 hours, without hourly values or without an outcome are left out",
         '"> 89" years is 90, and -1 in APACHE\'s table is a gap',
-        "eicu_24h.csv is, to the last digit, the table of version 0.1 (eicu_24h_rounded.csv where pandas rounds otherwise)",
+        "eicu_24h.csv is known by its SHA-256 (eicu_24h_rounded.csv where pandas rounds a last digit otherwise)",
     ),
 )
 

@@ -370,7 +370,7 @@ CIFAR10 = Build(
     convert_cifar10,
     notes=(
         "converted from the binary version (50,000 + 10,000 images) to arrays; nothing is unpickled",
-        "`cifar-10` is the first 2,000 + 400 images of each class, as in version 0.1; `cifar-10-full` is all 60,000",
+        "`cifar-10` is the first 2,000 + 400 images of each class; `cifar-10-full` is all 60,000",
     ),
 )
 
@@ -406,7 +406,6 @@ HAM10000 = Build(
     ready=lambda: pillow("converting HAM10000"),
     notes=(
         "images are reduced from 600 x 450 to 28 x 28 in one step (bicubic), masks by area",
-        "results of version 0.1 were measured on images that were reduced to 200 x 150 first: pixels differ a little",
     ),
 )
 

@@ -63,7 +63,7 @@ CIFAR_FILES = (
         build=image_sources.CIFAR10,
     ),
 )
-"""Two fifths of CIFAR-10, as results of version 0.1 were measured on; the full file will do, and the same is cut from it."""
+"""The first 2,000 + 400 images of each class of CIFAR-10; the full file will do, and the same is cut from it."""
 HAM_FILES = (
     DataFile(
         "ham10000/ham10000_28x28.npz",

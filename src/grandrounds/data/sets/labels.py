@@ -53,7 +53,7 @@ class ColumnLabels:
         """Read the labels of a plan.
 
         Args:
-            data: The plan's section `data`; plans of earlier versions state no names and units.
+            data: The plan's section `data`; the names and units of columns are optional.
 
         Returns:
             The labels.

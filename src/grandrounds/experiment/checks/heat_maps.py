@@ -16,8 +16,8 @@ _AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() 
 
 
 def maps_asked(plan: Plan) -> tuple[str, ...]:
-    """Return the kinds of heat maps that a run makes; plans of earlier versions have none."""
-    return tuple(dict.fromkeys(plan.explain.plain().get("maps", ())))
+    """Return the kinds of heat maps that a run makes."""
+    return tuple(dict.fromkeys(plan.explain.maps))
 
 
 def mapped_rounds(plan: Plan) -> tuple[int, ...]:

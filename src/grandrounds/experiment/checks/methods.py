@@ -187,7 +187,7 @@ def _training(model: Any, plan: Plan) -> Iterator[str]:
         yield f"stability '{regulariser.name}' would change BatchNorm statistics by its reference rows: set model.norm = 'group'"
     if "reference" in regulariser.needs and plan.tasks.plain():
         yield f"stability '{regulariser.name}' supports one task, and [tasks] has several: use stability 'proximal'"
-    if plan.train.get("continue_epoch", False) and not plan.train.steps:
+    if plan.train.continue_epoch and not plan.train.steps:
         yield "train.continue_epoch goes on in an epoch that train.steps left, and rounds have whole epochs: set train.steps"
     if plan.train.early_stop and (is_variant_of(plan.method.name, "fedbn") or plan.model.statistics == "site"):
         yield (

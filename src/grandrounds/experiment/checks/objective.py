@@ -23,7 +23,7 @@ def local_objective(plan: Plan) -> LocalObjective | None:
     Raises:
         BadInput: It cannot be imported or built.
     """
-    name = getattr(plan.train, "objective", None)
+    name = plan.train.objective
     if not name or plan.data.table == AT_SITES:
         return None
     return build_objective(name, plan.train.objective_options.plain())
@@ -31,7 +31,7 @@ def local_objective(plan: Plan) -> LocalObjective | None:
 
 def refusals(model: Any, plan: Plan) -> Iterator[str]:
     """Yield the reasons why a plan's local objective cannot be used, each with the setting to change."""
-    name = getattr(plan.train, "objective", None)
+    name = plan.train.objective
     if not name:
         return
     if model.kernel not in ("numpy", "torch"):

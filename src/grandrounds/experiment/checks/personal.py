@@ -74,8 +74,7 @@ def warnings(plan: Plan) -> tuple[str, ...]:
     Args:
         plan: The run's plan.
     """
-    settings = plan.get("personal")
-    if settings is not None and settings.guard and (why := unguarded(plan)):
+    if plan.personal.guard and (why := unguarded(plan)):
         return (f"personal.guard has no effect: {why}",)
     if not is_personal(plan) or plan.personal.part != HEAD:
         return ()
@@ -146,7 +145,7 @@ def _model(model: Any, plan: Plan, part: str) -> Iterator[str]:
 
 def _training(plan: Plan, part: str) -> Iterator[str]:
     """Check settings of training that a personal part does not share with the run."""
-    if getattr(plan.train, "objective", None):
+    if plan.train.objective:
         yield (
             f"personal.part = '{part}' is trained with the usual loss, not with train.objective '{plan.train.objective}': leave "
             "one of them out"

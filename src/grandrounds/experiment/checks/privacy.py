@@ -252,7 +252,7 @@ def _sampled(plan: Plan) -> Iterator[str]:
     regulariser = regularizer_class(plan.method).name
     if plan.train.noise:
         yield "train.noise cannot be combined with DP-SGD, which adds its own noise: set train.noise = 0"
-    if plan.train.get("continue_epoch", False):
+    if plan.train.continue_epoch:
         yield "train.continue_epoch goes on in shuffled rows, and DP-SGD draws rows anew in each step: set it to false"
     if regulariser not in _STEPS:
         yield f"stability '{regulariser}' is not covered by DP-SGD: use {', '.join(_STEPS)}"
@@ -302,7 +302,7 @@ def _signals(plan: Plan) -> Iterator[str]:
         yield f"evaluation.local_models is '{e.local_models}', accuracy on training rows, {raw}: set it to 'none'"
     if e.threshold != "half":
         yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
-    if e.get("mitigation", "none") != "none":
+    if e.mitigation != "none":
         yield f"evaluation.mitigation '{e.mitigation}' is fitted to validation rows by group, {raw}: set it to 'none'"
     if e.calibrate == "temperature":
         yield f"evaluation.calibrate 'temperature' uses losses of validation rows, {raw}: use 'platt' or 'none'"

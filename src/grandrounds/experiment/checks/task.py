@@ -49,7 +49,7 @@ def refuse_groups(plan: Plan, task: str, classes: int) -> None:
         BadInput: The outcome has no figures that are compared, or the mitigation lacks two classes or columns.
     """
     e = plan.evaluation
-    named, mitigation = tuple(e.get("subgroups", ())), e.get("mitigation", "none")
+    named, mitigation = tuple(e.subgroups), e.mitigation
     bands = [column for column in plan_bands(e) if column not in named]
     if bands or len(set(named)) < len(named):
         twice = next((column for column in named if named.count(column) > 1), "")

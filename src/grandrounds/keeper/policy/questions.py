@@ -159,14 +159,14 @@ class Questions:
             "level": watch.level,
             "least": watch.least,
             "labels": int(watch.labels),
-            "moved": watch.get("moved", "test"),
+            "moved": watch.moved,
         }
         return all(ask.shared.get(name) == value for name, value in wanted.items())
 
     def _training(self, ask: Ask) -> dict[str, Value | None]:
         p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
         settings: dict[str, Value | None] = {name: getattr(t, name) for name in _TRAIN}
-        settings |= {"seed": p.seed, "round": ask.round, "lr": t.lr, "continue_epoch": t.get("continue_epoch", False) or None}
+        settings |= {"seed": p.seed, "round": ask.round, "lr": t.lr, "continue_epoch": t.continue_epoch or None}
         if tuned:
             return settings | {"epochs": t.finetune, "steps": 0, "objective": None}
         objective = objective_payload(t)

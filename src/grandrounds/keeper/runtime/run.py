@@ -271,7 +271,7 @@ def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, tas
     split = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
-    subgroups, bands = tuple(plan.evaluation.get("subgroups", ())), plan_bands(plan.evaluation)
+    subgroups, bands = tuple(plan.evaluation.subgroups), plan_bands(plan.evaluation)
     count_words(data, subgroups, bands)  # refuses a column that is not there
     if task:
         data = replace(data, label=_labels(plan, data, task))

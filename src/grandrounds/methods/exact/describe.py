@@ -63,7 +63,7 @@ class TableOneMethod(_Description):
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
         """Return the table and the number of exchanges; numbers of a cohort have its units."""
         record = super().summarize(plan, state, encoding)
-        agreed, result = plan.data.get("cohort"), record.get(cls.key)  # a plan of an earlier version has no cohort
+        agreed, result = plan.data.cohort, record.get(cls.key)
         if agreed is None or not isinstance(result, Mapping):
             return record
         units = {c.name: c.unit for c in read_agreed(agreed.plain()).schema().columns}

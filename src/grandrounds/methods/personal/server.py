@@ -63,8 +63,8 @@ class PersonalResult:
 
 def settings_in_rounds(plan: Plan) -> dict[str, object]:
     """Return the settings of a personal part that sites train in the rounds, for the model's specification; empty for others."""
-    p = plan.get("personal")
-    if p is None or p.part not in IN_ROUNDS:
+    p = plan.personal
+    if p.part not in IN_ROUNDS:
         return {}
     return {"part": p.part, "epochs": p.epochs, "strength": p.strength, "mixture": p.mixture}
 
@@ -75,9 +75,8 @@ def part_epochs(plan: Plan) -> int:
 
 
 def is_personal(plan: Plan) -> bool:
-    """Return True if a plan has personal parts or a guard with something to guard; a plan of an earlier version has neither."""
-    settings = plan.get("personal")
-    return settings is not None and (settings.part != "none" or (settings.guard and not unguarded(plan)))
+    """Return True if a plan has personal parts or a guard with something to guard."""
+    return plan.personal.part != "none" or bool(plan.personal.guard and not unguarded(plan))
 
 
 def site_plugins(plan: Plan) -> tuple[type[SitePlugin], ...]:
@@ -103,7 +102,7 @@ def unguarded(plan: Plan) -> str:
         return f"method '{name}' fits no model"
     if is_variant_of(name, "local") or is_variant_of(name, "pooled"):
         return f"method '{name}' has no common model of sites"
-    if plan.data.get("duration") is not None or plan.data.get("task") == SURVIVAL:
+    if plan.data.duration is not None or plan.data.task == SURVIVAL:
         return "a Cox model has no loss of single rows to compare"
     return f"model '{model}' is not one vector of numbers" if model in ("forest", "lightgbm", "ebm") else ""
 

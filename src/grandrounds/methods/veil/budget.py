@@ -240,8 +240,7 @@ def plan_spending(
 ) -> Spending:
     """Plan the releases of [method.veil]; `budget` has epsilon and delta, where set; `columns`: those with agreed cells."""
     v = settings
-    share = float(getattr(v, "percentiles", 0.0))  # plans of earlier versions lack it
-    counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
+    counted = len(columns) if v.percentiles and budget is not None and budget.epsilon is not None else 0
     counted = min(counted, v.features) if v.features else counted
     selection = resolve_selection(v.selection, secure=secure)
     norm = (MOMENTS_NORM if selection == "moments" else DEFAULT_NORM) if v.norm is None else v.norm
@@ -263,7 +262,7 @@ def plan_spending(
         epsilon=None if budget is None else budget.epsilon,
         delta=0.0 if budget is None else budget.delta,
         secure=secure,
-        percentiles=share if counted else 0.0,
+        percentiles=v.percentiles if counted else 0.0,
         columns=counted,
         cells=max_cell_count(columns, counted),
     )

@@ -50,7 +50,7 @@ class Watch(SingleExchange):
             sums, each, _table(server.encoding), level=float(w.level), least=int(w.least), noise=sigma
         )
         result = {"run": str(w.run), "model": str(w.model), "sites": list(sites), "secure": server.secure is not None, **result}
-        result["moved_by"] = str(w.get("moved", "test"))
+        result["moved_by"] = str(w.moved)
         moved = sum(1 for f in result["features"] if f["moved"])
         why = (
             f"one exchange of {layout.size} sums over {len(sites)} sites (total {digest({'sums': vectors.total})[:16]}); "
@@ -76,7 +76,7 @@ class Watch(SingleExchange):
             "level": float(w.level),
             "least": int(w.least),
             "labels": int(bool(w.labels)),
-            "moved": str(w.get("moved", "test")),
+            "moved": str(w.moved),
             "columns": len(layout.bins.columns),
             **({"noise": sigma} if sigma else {}),
         }
@@ -104,7 +104,7 @@ class Watch(SingleExchange):
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         if pictures:
             yield "method 'watch' needs the columns of a table, and the data are images: watch each site by itself"
-        if plan.privacy.epsilon is not None and plan.method.watch.get("moved", "test") == ALARMS:
+        if plan.privacy.epsilon is not None and plan.method.watch.moved == ALARMS:
             yield "alarms of a site's own watch have no noise: set method.watch.moved = 'test', or remove privacy.epsilon"
         if plan.privacy.mechanism != "none":
             yield "method 'watch' has its own privacy mechanism: remove privacy.mechanism"
