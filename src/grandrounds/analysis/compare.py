@@ -173,7 +173,14 @@ class Comparison:
         return [f"the runs do not predict the same event, so their figures cannot be compared ({listing})"]
 
     def has_other_rows(self, arm: Arm) -> bool:
-        """Tell whether an arm's number of test rows differs from the first's for a seed and fold that both have."""
+        """Tell whether an arm's test rows cannot be the first arm's.
+
+        Args:
+            arm: An arm of the comparison.
+
+        Returns:
+            True if their numbers of test rows differ for a seed and fold that both have.
+        """
         first = self.arms[0]
         return any(_test_rows(run) != _test_rows(first.runs[key]) for key, run in arm.runs.items() if key in first.runs)
 
