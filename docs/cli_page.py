@@ -18,7 +18,7 @@ import click
 import typer.main
 
 from grandrounds.cli import app
-from grandrounds.cli.groups import PANELS
+from grandrounds.cli.groups import panels
 
 PAGE = Path(__file__).with_name("cli.md")
 
@@ -62,7 +62,7 @@ def page() -> str:
     assert isinstance(root, click.Group)
     shared = shared_rows(root)
     lines: list[str] = []
-    for panel, names in PANELS.items():
+    for panel, names in panels().items():
         lines += [f"## {panel}", "", TITLES[panel], ""]
         for name in names:
             lines += describe(name, root.commands[name], shared)
@@ -133,7 +133,7 @@ def commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Com
 def shared_rows(root: click.Group) -> list[Row]:
     """List the options that at least `SHARED` commands have with the same meaning, in the order of their first use."""
     found: Counter[Row] = Counter()
-    for name in (n for names in PANELS.values() for n in names):
+    for name in (n for names in panels().values() for n in names):
         for path, command in commands(name, root.commands[name]):
             found.update(row for row in rows(path, command) if row[0].startswith("`--"))
     return [row for row, count in found.items() if count >= SHARED]

@@ -19,6 +19,7 @@ SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
     "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "statistics", "site", "methods", "engine",
     "experiment", "recipes", "report", "runs", "analysis", "tuning", "keeper", "deploy", "integrations", "console", "api", "cli",
+    "capabilities",
 )  # fmt: skip
 """From the ground up: a package may import those to its left."""
 

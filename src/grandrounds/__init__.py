@@ -12,6 +12,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.capability import collect, load
 from grandrounds.core.version import __version__ as __version__
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -19,123 +20,96 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 if TYPE_CHECKING:
-    from grandrounds import methods, metrics
-    from grandrounds.analysis.case.case import explain_case, explain_site
-    from grandrounds.analysis.compare import Comparison
-    from grandrounds.api import config
-    from grandrounds.api.carding import RiskCard, card
-    from grandrounds.api.cohorts import cohort_table
-    from grandrounds.api.comparing import compare, tune
-    from grandrounds.api.comparing_sites import compare_sites
-    from grandrounds.api.describing import table1
-    from grandrounds.api.dossiers import dossier, verify_dossier
-    from grandrounds.api.estimator import FederatedClassifier
-    from grandrounds.api.fitting import Regression, cox, glm
-    from grandrounds.api.opening import load_run
-    from grandrounds.api.recalibrating import recalibrate
-    from grandrounds.api.running import resume, run
-    from grandrounds.api.scoring import EvaluationResult, evaluate, predict
-    from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
-    from grandrounds.api.watching import watch, watch_consortium
-    from grandrounds.api.withdrawing import withdraw
-    from grandrounds.core.errors import BadInput, GrandRoundsWarning, RunFailed
-    from grandrounds.core.records import Decision, RoundRecord, RunSummary
-    from grandrounds.experiment.experiment import Experiment
-    from grandrounds.methods.base import Method
-    from grandrounds.protocol.messages import Answers, Ask
-    from grandrounds.runs.run import Run
-    from grandrounds.statistics.table_result import TableOne
-    from grandrounds.tuning.trial import TuningResult
+    from grandrounds import methods as methods
+    from grandrounds import metrics as metrics
+    from grandrounds.analysis.case.case import explain_case as explain_case
+    from grandrounds.analysis.case.case import explain_site as explain_site
+    from grandrounds.analysis.compare import Comparison as Comparison
+    from grandrounds.api import config as config
+    from grandrounds.api.carding import RiskCard as RiskCard
+    from grandrounds.api.carding import card as card
+    from grandrounds.api.cohorts import cohort_table as cohort_table
+    from grandrounds.api.comparing import compare as compare
+    from grandrounds.api.comparing import tune as tune
+    from grandrounds.api.comparing_sites import compare_sites as compare_sites
+    from grandrounds.api.describing import table1 as table1
+    from grandrounds.api.dossiers import dossier as dossier
+    from grandrounds.api.dossiers import verify_dossier as verify_dossier
+    from grandrounds.api.estimator import FederatedClassifier as FederatedClassifier
+    from grandrounds.api.fitting import Regression as Regression
+    from grandrounds.api.fitting import cox as cox
+    from grandrounds.api.fitting import glm as glm
+    from grandrounds.api.opening import load_run as load_run
+    from grandrounds.api.recalibrating import recalibrate as recalibrate
+    from grandrounds.api.running import resume as resume
+    from grandrounds.api.running import run as run
+    from grandrounds.api.scoring import EvaluationResult as EvaluationResult
+    from grandrounds.api.scoring import evaluate as evaluate
+    from grandrounds.api.scoring import predict as predict
+    from grandrounds.api.survival import SurvivalAnalysis as SurvivalAnalysis
+    from grandrounds.api.survival import kaplan_meier as kaplan_meier
+    from grandrounds.api.survival import survival_scores as survival_scores
+    from grandrounds.api.watching import watch as watch
+    from grandrounds.api.watching import watch_consortium as watch_consortium
+    from grandrounds.api.withdrawing import withdraw as withdraw
+    from grandrounds.core.errors import BadInput as BadInput
+    from grandrounds.core.errors import GrandRoundsWarning as GrandRoundsWarning
+    from grandrounds.core.errors import RunFailed as RunFailed
+    from grandrounds.core.records import Decision as Decision
+    from grandrounds.core.records import RoundRecord as RoundRecord
+    from grandrounds.core.records import RunSummary as RunSummary
+    from grandrounds.experiment.experiment import Experiment as Experiment
+    from grandrounds.methods.base import Method as Method
+    from grandrounds.protocol.messages import Answers as Answers
+    from grandrounds.protocol.messages import Ask as Ask
+    from grandrounds.runs.run import Run as Run
+    from grandrounds.statistics.table_result import TableOne as TableOne
+    from grandrounds.tuning.trial import TuningResult as TuningResult
 
-__all__ = [
-    "Answers",
-    "Ask",
-    "BadInput",
-    "Comparison",
-    "Decision",
-    "EvaluationResult",
-    "Experiment",
-    "FederatedClassifier",
-    "GrandRoundsWarning",
-    "Method",
-    "Regression",
-    "RiskCard",
-    "RoundRecord",
-    "Run",
-    "RunFailed",
-    "RunSummary",
-    "SurvivalAnalysis",
-    "TableOne",
-    "TuningResult",
-    "__version__",
-    "card",
-    "cohort_table",
-    "compare",
-    "compare_sites",
-    "config",
-    "cox",
-    "dossier",
-    "evaluate",
-    "explain_case",
-    "explain_site",
-    "glm",
-    "kaplan_meier",
-    "load_run",
-    "methods",
-    "metrics",
-    "predict",
-    "recalibrate",
-    "reproduce",
-    "resume",
-    "run",
-    "survival_scores",
-    "table1",
-    "tune",
-    "verify_dossier",
-    "watch",
-    "watch_consortium",
-    "withdraw",
-]
 
 _HOME = {
     "Comparison": "analysis.compare",
     "EvaluationResult": "api.scoring",
+    "evaluate": "api.scoring",
+    "predict": "api.scoring",
     "Experiment": "experiment.experiment",
     "FederatedClassifier": "api.estimator",
     "Method": "methods.base",
-    "TableOne": "statistics.table_result",
-    "TuningResult": "tuning.trial",
-    **dict.fromkeys(("Answers", "Ask"), "protocol.messages"),
-    **dict.fromkeys(("BadInput", "GrandRoundsWarning", "RunFailed"), "core.errors"),
-    **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
+    "Answers": "protocol.messages",
+    "Ask": "protocol.messages",
+    "BadInput": "core.errors",
+    "GrandRoundsWarning": "core.errors",
+    "RunFailed": "core.errors",
+    "Decision": "core.records",
+    "RoundRecord": "core.records",
+    "RunSummary": "core.records",
     "Run": "runs.run",
     "load_run": "api.opening",
-    **dict.fromkeys(("RiskCard", "card"), "api.carding"),
-    "cohort_table": "api.cohorts",
-    **dict.fromkeys(("compare", "tune"), "api.comparing"),
-    **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
-    **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
+    "compare": "api.comparing",
     "compare_sites": "api.comparing_sites",
-    "table1": "api.describing",
-    **dict.fromkeys(("dossier", "verify_dossier"), "api.dossiers"),
-    **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
-    **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
-    **dict.fromkeys(("resume", "run"), "api.running"),
-    "recalibrate": "api.recalibrating",
-    **dict.fromkeys(("watch", "watch_consortium"), "api.watching"),
+    "resume": "api.running",
+    "run": "api.running",
     "withdraw": "api.withdrawing",
 }
-"""Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""
+"""Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn.
+
+Capabilities add the names of their manifests."""
 
 _MODULES = {"config": "api.config", "methods": "methods", "metrics": "metrics"}
 """Public name of a module -> where it is."""
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _names()
+
+
+def _names() -> list[str]:
+    return sorted(["__version__", "reproduce", *_HOME, *_MODULES, *collect("names")])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return _names()
     if name == "reproduce":
         from grandrounds.core.reproductions import load_part
 
@@ -143,8 +117,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULES:
         return import_module(f"grandrounds.{_MODULES[name]}")
-    if name not in _HOME:
+    path = f"grandrounds.{_HOME[name]}:{name}" if name in _HOME else collect("names").get(name)
+    if path is None:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")
-    value = getattr(import_module(f"grandrounds.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    globals()[name] = load(path)
+    return globals()[name]

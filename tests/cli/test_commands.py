@@ -16,7 +16,7 @@ from typer.main import get_command
 
 import grandrounds as gr
 from grandrounds.cli import app
-from grandrounds.cli.groups import PANELS
+from grandrounds.cli.groups import panels
 from grandrounds.cli.screen import runs_bar
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
@@ -205,7 +205,7 @@ def test_commands_are_in_panels():
     text = rounds("--help").stdout
     titles = ["Train", "Inspect", "Use", "Trust", "Data", "Deploy", "Research"]
     assert [line.split()[1] for line in text.splitlines() if line.startswith("╭─")] == ["Options", *titles]
-    shown = {name for names in PANELS.values() for name in names}
+    shown = {name for names in panels().values() for name in names}
     assert set(get_command(app).commands) == shown
 
 

@@ -13,40 +13,10 @@ try:
     import typer
     import typer.main
 
-    from grandrounds.cli import (
-        attack,
-        audit,
-        card,
-        cohort,
-        compare,
-        console,
-        data,
-        dossier,
-        explain,
-        fit,
-        images,
-        models,
-        predict,
-        privacy,
-        provision,
-        quality,
-        recalibrate,
-        report,
-        reproduce,
-        run,
-        scans,
-        server,
-        show,
-        site,
-        survival,
-        table1,
-        track,
-        tune,
-        watch,
-        withdraw,
-    )
+    from grandrounds.cli import audit, compare, data, predict, privacy, report, reproduce, run, show, withdraw
     from grandrounds.cli.groups import RootGroup, sub_commands
     from grandrounds.cli.terminal import echo, echo_error
+    from grandrounds.core.capability import collect, load
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.core.version import __version__
 except KeyboardInterrupt:  # pressed while the program starts
@@ -80,25 +50,16 @@ def _root(
     pass
 
 
-_MODULES = (
-    run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, recalibrate, table1, quality,
-    withdraw, dossier, watch,
-)  # fmt: skip
-for module in _MODULES:
+for module in (run, compare, reproduce, show, privacy, report, predict, withdraw):
     module.register(app)
-survival.register(fit.app)
-app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")
-app.add_typer(scans.app, name="scans")
-app.add_typer(cohort.app, name="cohort")
-app.add_typer(images.masks_app, name="explain masks")
-app.add_typer(images.maps_app, name="explain maps")
-app.add_typer(site.app, name="site")
-server.register(app)
-app.add_typer(provision.app, name="provision")
 app.add_typer(audit.app, name="audit")
-app.add_typer(models.app, name="models")
-console.register(app)
+for name, command in collect("commands").items():
+    added = load(command.add)
+    if isinstance(added, typer.Typer):
+        app.add_typer(added, name=name)
+    else:
+        added(app)
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.cli import survival
 from grandrounds.cli.options import (
     CohortFile,
     Columns,
@@ -77,6 +78,11 @@ DataSource = Annotated[
         metavar="[DATA | FILE.toml | TABLE]", help="A data set (`rounds list data`), a TOML file, or your own table."
     ),
 ]
+
+
+def register(rounds: typer.Typer) -> None:
+    survival.register(app)
+    rounds.add_typer(app, name="fit")
 
 
 @dataclass(frozen=True)

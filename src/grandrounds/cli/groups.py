@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from grandrounds.core.capability import collect
+
 if TYPE_CHECKING:
     import click  # for types alone: from version 0.26 on, Typer has a copy of its own, whose classes are others
 
-PANELS: dict[str, tuple[str, ...]] = {
-    "Train": ("run", "fit", "table1", "resume", "plan", "init", "compare", "tune"),
-    "Inspect": ("list", "show", "report", "explain", "console"),
-    "Use": ("card", "predict", "evaluate", "watch", "recalibrate", "export", "track"),
-    "Trust": ("models", "audit", "privacy", "attack", "withdraw", "dossier"),
-    "Data": ("data", "cohort", "scans", "quality"),
-    "Deploy": ("provision", "server", "site"),
+KERNEL: dict[str, tuple[str, ...]] = {
+    "Train": ("run", "resume", "plan", "init", "compare"),
+    "Inspect": ("list", "show", "report"),
+    "Use": ("predict", "evaluate", "export"),
+    "Trust": ("audit", "privacy", "withdraw"),
+    "Data": ("data",),
+    "Deploy": (),
     "Research": ("reproduce",),
 }
-"""Panels of `rounds --help` with their commands, in the order in which they are shown."""
+"""Panels of `rounds --help`, and the commands in them that no capability adds."""
+
+
+@cache
+def panels() -> dict[str, tuple[str, ...]]:
+    """Return the panels of `rounds --help` with their commands, in the order in which they are shown."""
+    out = {panel: list(names) for panel, names in KERNEL.items()}
+    waiting = {name: command for name, command in collect("commands").items() if command.panel}
+    while waiting:
+        known = {name for names in out.values() for name in names}
+        ready = [name for name, c in waiting.items() if not c.after or c.after in known] or list(waiting)
+        for name in ready:
+            command = waiting.pop(name)
+            names = out.setdefault(command.panel, [])
+            place = names.index(command.after) + 1 if command.after in names else 0 if not command.after else len(names)
+            names.insert(place, name)
+    return {panel: tuple(names) for panel, names in out.items() if names}
+
 
 def sub_commands(command: click.Command) -> dict[str, click.Command]:
     """Return the sub-commands of a command by name; none where it has none."""
@@ -76,7 +96,7 @@ class RootGroup(TyperGroup):
         for path in [name for name in self.commands if " " in name]:
             parent, name = path.split(" ")
             self._parent(parent).add(name, self.commands.pop(path))
-        for panel, names in PANELS.items():
+        for panel, names in panels().items():
             for name in names:
                 self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's commands have it
 
@@ -93,7 +113,7 @@ class RootGroup(TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands panel by panel."""
-        return [name for names in PANELS.values() for name in names]
+        return [name for names in panels().values() for name in names]
 
     def _parent(self, name: str) -> ParentCommand:
         command = self.commands[name]

@@ -37,17 +37,8 @@ METHODS: Registry[Method] = Registry(
         "veil": f"{_HERE}.veil.server:Veil",
         "local": f"{_HERE}.baselines:Local",
         "pooled": f"{_HERE}.baselines:Pooled",
-        "glm": f"{_HERE}.exact.regression:GeneralizedLinear",
-        "cox": f"{_HERE}.exact.regression:CoxRegression",
-        "table1": f"{_HERE}.exact.describe:TableOneMethod",
-        "survival": f"{_HERE}.exact.describe:SurvivalMethod",
-        "gam": f"{_HERE}.exact.gam:Additive",
-        "private-gam": f"{_HERE}.exact.private_gam:PrivateGAM",
-        "trees": f"{_HERE}.exact.trees:BoostedTrees",
-        "card": f"{_HERE}.exact.card:RiskCardMethod",
-        "watch": f"{_HERE}.watch.server:Watch",
-        "quality": f"{_HERE}.quality.server:Quality",
-    }
+    },
+    member="methods",
 )
 REGULARIZERS: Registry[LocalRegularizer] = Registry(
     {

@@ -1,0 +1,1 @@
+"""Capabilities of the package: one folder each, with a manifest that the kernel finds (`core/capability.py`)."""

@@ -1,0 +1,13 @@
+"""Attacks on models and runs: membership, attributes, reconstruction."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="attacks",
+    title="Attacks on models and runs: membership, attributes, reconstruction",
+    budget=4_000,
+    page="attacks.md",
+    commands={
+        "attack": Command("grandrounds.cli.attack:register", panel="Trust", after="privacy"),
+    },
+)

@@ -1,0 +1,13 @@
+"""A web console for runs, hospitals, patients and models."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="console",
+    title="A web console for runs, hospitals, patients and models",
+    budget=10_000,
+    page="console.md",
+    commands={
+        "console": Command("grandrounds.cli.console:register", panel="Inspect", after="explain"),
+    },
+)

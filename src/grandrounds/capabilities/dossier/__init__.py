@@ -1,0 +1,18 @@
+"""Model dossiers, and a signed register of models in use."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="dossier",
+    title="Model dossiers, and a signed register of models in use",
+    budget=6_000,
+    page="dossier.md",
+    names={
+        "dossier": "grandrounds.api.dossiers:dossier",
+        "verify_dossier": "grandrounds.api.dossiers:verify_dossier",
+    },
+    commands={
+        "models": Command("grandrounds.cli.models:app", panel="Trust"),
+        "dossier": Command("grandrounds.cli.dossier:register", panel="Trust", after="withdraw"),
+    },
+)

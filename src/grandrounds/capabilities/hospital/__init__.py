@@ -1,0 +1,15 @@
+"""Hospitals behind messages: keepers, servers, gateways, keys."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="hospital",
+    title="Hospitals behind messages: keepers, servers, gateways, keys",
+    budget=13_500,
+    page="hospitals.md",
+    commands={
+        "provision": Command("grandrounds.cli.provision:app", panel="Deploy"),
+        "server": Command("grandrounds.cli.server:register", panel="Deploy", after="provision"),
+        "site": Command("grandrounds.cli.site:app", panel="Deploy", after="server"),
+    },
+)

@@ -1,0 +1,16 @@
+"""Data quality by hospital."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="quality",
+    title="Data quality by hospital",
+    budget=2_500,
+    page="quality.md",
+    commands={
+        "quality": Command("grandrounds.cli.quality:register", panel="Data", after="scans"),
+    },
+    methods={
+        "quality": "grandrounds.methods.quality.server:Quality",
+    },
+)

@@ -1,0 +1,17 @@
+"""Search for settings with trials on inner splits."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="tuning",
+    title="Search for settings with trials on inner splits",
+    budget=1_800,
+    page="experiments.md",
+    names={
+        "tune": "grandrounds.api.comparing:tune",
+        "TuningResult": "grandrounds.tuning.trial:TuningResult",
+    },
+    commands={
+        "tune": Command("grandrounds.cli.tune:register", panel="Train", after="compare"),
+    },
+)

@@ -1,0 +1,22 @@
+"""Monitoring of models in use, and recalibration at a hospital."""
+
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="watch",
+    title="Monitoring of models in use, and recalibration at a hospital",
+    budget=7_500,
+    page="watch.md",
+    names={
+        "recalibrate": "grandrounds.api.recalibrating:recalibrate",
+        "watch": "grandrounds.api.watching:watch",
+        "watch_consortium": "grandrounds.api.watching:watch_consortium",
+    },
+    commands={
+        "watch": Command("grandrounds.cli.watch:register", panel="Use", after="evaluate"),
+        "recalibrate": Command("grandrounds.cli.recalibrate:register", panel="Use", after="watch"),
+    },
+    methods={
+        "watch": "grandrounds.methods.watch.server:Watch",
+    },
+)

@@ -1,0 +1,89 @@
+"""Capabilities: parts of the package that the kernel does not know, each with one manifest.
+
+A manifest lists what its capability adds, as import paths: reading it loads nothing else. The kernel finds manifests of the
+package in the folder `capabilities/`, and those of other distributions by the entry point `grandrounds.capabilities`. A
+capability that is not installed adds nothing, and is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import Any
+
+FOLDER = "grandrounds.capabilities"
+"""The package in which the manifests of this distribution lie, and the group of entry points of others."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that a capability adds to `rounds`.
+
+    Attributes:
+        add: Import path of a Typer app, or of a function that takes the app `rounds` and registers the command.
+        panel: Panel of `rounds --help`; "" for a sub-command.
+        after: The command after which it is listed; "" for the first of its panel.
+    """
+
+    add: str
+    panel: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """The manifest of a capability: all that the kernel knows of it.
+
+    Attributes:
+        name: The name of its folder.
+        title: A line for people.
+        budget: Most lines that its source may have.
+        page: Its page below docs/.
+        names: Names that `import grandrounds` offers, with their import paths.
+        commands: Commands of `rounds` by name; "explain maps" is the sub-command `maps` of `explain`.
+        methods: Federated methods by name, with the import paths of their classes.
+    """
+
+    name: str
+    title: str
+    budget: int
+    page: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def capabilities() -> tuple[Capability, ...]:
+    """Return the manifests of all installed capabilities, by name; those of this package first."""
+    own = find_spec(FOLDER)
+    folders = () if own is None else own.submodule_search_locations or ()
+    modules = (import_module(f"{FOLDER}.{module.name}") for module in iter_modules(folders))
+    others = sorted(entry_points(group=FOLDER), key=lambda point: point.name)
+    return (*(module.CAPABILITY for module in modules), *(point.load() for point in others))
+
+
+def collect(member: str) -> dict[str, Any]:
+    """Join one member of all manifests, such as `collect("methods")`.
+
+    Raises:
+        ValueError: Two capabilities have the same name in it.
+    """
+    out: dict[str, Any] = {}
+    for capability in capabilities():
+        values: Mapping[str, Any] = getattr(capability, member)
+        if both := sorted(set(values) & set(out)):
+            raise ValueError(f"capability '{capability.name}' has {member} '{both[0]}', which another capability has too")
+        out |= values
+    return out
+
+
+def load(path: str) -> Any:
+    """Import what an import path names: `load("grandrounds.methods.fedavg:FedAvg")`."""
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,71 @@
+"""Manifests of capabilities: what they name exists, and what is deleted is simply not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import grandrounds
+from grandrounds.core import capability
+from grandrounds.core.capability import Capability, capabilities, collect, load
+from grandrounds.methods import METHODS
+
+DOCS = Path(__file__).parents[2] / "docs"
+SOURCE = Path(grandrounds.__file__).parent
+
+
+@pytest.mark.parametrize("manifest", capabilities(), ids=lambda c: c.name)
+def test_what_a_manifest_names_exists(manifest):
+    paths = [*manifest.names.values(), *(c.add for c in manifest.commands.values()), *manifest.methods.values()]
+    assert all(load(path) is not None for path in paths)
+    assert (DOCS / manifest.page).is_file() and manifest.budget > 0
+    assert (SOURCE / "capabilities" / manifest.name).is_dir()
+
+
+def test_each_folder_has_a_manifest_and_reading_all_of_them_loads_nothing_else():
+    folders = {p.name for p in (SOURCE / "capabilities").iterdir() if p.is_dir() and not p.name.startswith("_")}
+    assert {c.name for c in capabilities()} == folders
+    code = (
+        "import sys; from grandrounds.core.capability import capabilities; capabilities(); "
+        "print(*sorted(m for m in sys.modules if m.startswith(('grandrounds', 'numpy')) and '.capabilities' not in m))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["grandrounds", "grandrounds.core", "grandrounds.core.capability", "grandrounds.core.version"]
+
+
+def test_the_kernel_has_no_name_of_a_capability():
+    assert not set(METHODS._kernel) & set(collect("methods"))
+    assert set(collect("names")) < set(grandrounds.__all__)
+
+
+def test_two_capabilities_with_one_name_are_an_error(monkeypatch):
+    two = [Capability(n, "", 1, "index.md", methods={"ours": "a:B"}) for n in ("one", "two")]
+    monkeypatch.setattr(capability, "capabilities", lambda: two)
+    with pytest.raises(ValueError, match="'two' has methods 'ours'"):
+        collect("methods")
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """A copy of the source in which folders of capabilities can be deleted."""
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copytree(SOURCE, copy / "grandrounds", ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def run(source: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from grandrounds.cli import main; main()", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(source)}
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, check=False)
+
+
+def test_commands_of_a_deleted_capability_are_not_there(without, tmp_path):
+    shutil.rmtree(without / "grandrounds" / "capabilities" / "statistics")
+    shown = run(without, "--help", cwd=tmp_path).stdout
+    assert "│ watch " in shown and "│ table1 " not in shown and "│ fit " not in shown
+    assert run(without, "fit", "glm", cwd=tmp_path).returncode == 2
