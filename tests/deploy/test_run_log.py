@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from grandrounds.deploy.counts import Counts
+from grandrounds.deploy.plan_encryption import make_plan_key
 from grandrounds.deploy.run_worker import UNEXPECTED
 from grandrounds.deploy.scheduler import FINAL
 
@@ -38,7 +39,8 @@ def test_unexpected_error_is_not_final_and_its_text_is_not_logged(tmp_path):
 
 
 def test_error_on_purpose_is_logged_with_its_code_and_counted(tmp_path):
+    make_plan_key(tmp_path)
     done = run("as it is", tmp_path)
     line = json.loads(done.stderr)
-    assert done.returncode == 2 and line["code"] == "missing-plan" and line["run"] == "heart"
-    assert Counts.load(tmp_path / "state" / "counts.json").failures == {"missing-plan": 1}
+    assert done.returncode == 2 and line["code"] == "unreadable-plan" and line["run"] == "heart"
+    assert Counts.load(tmp_path / "state" / "counts.json").failures == {"unreadable-plan": 1}

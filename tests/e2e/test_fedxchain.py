@@ -17,7 +17,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.trust import TrustInputs, TrustRule, compute_trust
-from grandrounds.methods.exchanges import intercept
+from grandrounds.methods.effects import intercept
 from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS

@@ -462,12 +462,3 @@ def test_the_terminal_says_who_answered_and_who_sent_a_model(squares, tmp_path):
     last = next(s for s, place in decisions(done)[0]["signals"]["place"].items() if place == 5)
     assert [line.split()[:2] for line in shown.splitlines() if line.startswith(f"{last} ")] == [[last, "-"]]
     assert "round 2: 5 sites asked, 5 answered\n" in rounds("show", done.folder, "--round", "2").stdout
-
-
-def test_a_plan_of_a_version_that_knew_no_scoring_sets_still_reads(squares, tmp_path):
-    plan = experiment(squares).plan()
-    before = assemble(Settings(plan)).reference
-    for settings in plan["reference"].values():
-        del settings["source"]
-    after = assemble(Settings(plan)).reference
-    assert {n: r.sha256 for n, r in before.items()} == {n: r.sha256 for n, r in after.items()}

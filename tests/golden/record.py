@@ -52,7 +52,7 @@ TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECAS
 BINARY = frozenset(
     {".png", ".pdf", ".pptx", ".onnx", ".parquet", ".npz", ".db", ".pub", ".key", ".gz", ".zip", ".lock"}
 )
-"""Files of which only the name is kept."""
+"""Files of which only the name is kept, like locks and the stamps of runs that were made here."""
 
 
 def read_folder(folder: Path, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def read_file(path: Path) -> Any:
         return without_keys(_read_arrays(path), further)
     if path.name == "ledger.db":
         return without_keys(_read_ledger(path), further)
-    if path.suffix in BINARY or path.name == "lock":
+    if path.suffix in BINARY or path.name in ("lock", "made-here"):
         return None
     try:
         text = path.read_text()

@@ -77,7 +77,7 @@ class Toy(ExactMethod):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setitem(METHODS, "toy", Toy)
+    monkeypatch.setitem(METHODS.paths, "toy", f"{Toy.__module__}:{Toy.__name__}")
     monkeypatch.setitem(ANSWERS, "toy", answer_toy)
     return Toy
 

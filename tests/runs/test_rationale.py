@@ -18,7 +18,6 @@ from grandrounds.data.sets.images import SCORING_SETS, cifar10, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchors import anchor_reference
-from grandrounds.runs.run import run_plan
 from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_xfed import QUICK, experiment, scoring_set, squares  # noqa: F401
@@ -150,13 +149,6 @@ def test_a_run_that_broke_off_goes_on_to_the_same_scores(squares, monkeypatch, t
         run(squares, tmp_path / "broken")
     on = gr.resume(tmp_path / "broken")
     assert told(on) == told(whole) and on.summary["reasons"] == whole.summary["reasons"]
-
-
-def test_a_plan_of_a_version_that_scored_nothing_still_runs(squares, monkeypatch, tmp_path):  # noqa: F811
-    scoring_set(monkeypatch, squares)
-    plan = experiment(squares, method={"name": "fedavg", "rounds": 1}, reference=MARKED).plan()
-    del plan["evaluation"]["rationale_set"]
-    assert told(run_plan(plan, out=tmp_path / "r")) == [None]
 
 
 @pytest.mark.thinned(2)
@@ -292,7 +284,7 @@ def test_pictures_are_listed_with_their_reasons(finished):
 
 def test_masks_show_draws_five_columns_and_prints_the_table(finished, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    done = rounds("masks", "show", finished.folder, "--rows", 3, "--out", tmp_path / "sheet.png")
+    done = rounds("explain", "masks", "show", finished.folder, "--rows", 3, "--out", tmp_path / "sheet.png")
     assert done.returncode == 0, done.stderr
     counts = evaluate_rationale(finished).table
     for name, row in counts.items():
@@ -305,7 +297,7 @@ def test_masks_show_draws_five_columns_and_prints_the_table(finished, tmp_path):
 
 
 def test_masks_show_says_all_as_json(finished, tmp_path):
-    done = rounds("masks", "show", finished.folder, "--json", cwd=tmp_path)
+    done = rounds("explain", "masks", "show", finished.folder, "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
     assert said == evaluate_rationale(finished).to_dict() and not list(tmp_path.iterdir())
     assert said["reasons"] == pytest.approx({k: v for k, v in finished.summary["reasons"].items() if k in SCORES})
@@ -317,8 +309,9 @@ def test_masks_show_says_all_as_json(finished, tmp_path):
 
 
 def test_masks_show_refuses_in_words(finished, tmp_path):
-    command_refused(rounds("masks", "show", finished.folder, "--on", "scorin"), "no scoring images 'scorin'", "scoring")
-    command_refused(rounds("masks", "show", finished.folder, "--out", tmp_path / "a.jpg"), "ends in .png")
+    show = ("explain", "masks", "show", finished.folder)
+    command_refused(rounds(*show, "--on", "scorin"), "no scoring images 'scorin'", "scoring")
+    command_refused(rounds(*show, "--out", tmp_path / "a.jpg"), "ends in .png")
     with refused("model-of-table"):
         values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}}
         evaluate_rationale(gr.run(gr.Experiment.parse(values), table=patients([40, 40]), out=tmp_path / "t"))

@@ -60,6 +60,8 @@ def run(
     **engine,
 ):
     """Three rounds of a method through the engine; the model and the notes of the last round."""
+    from grandrounds.experiment.method_sections import Method
+    from grandrounds.experiment.sections import Train
     from grandrounds.explain.features import build_features
     from grandrounds.methods import build_method
     from grandrounds.methods.base import Server
@@ -70,25 +72,19 @@ def run(
     if stability != "none":
         x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
         held.drive(share_reference("anchor", x, build_features(encoding, grid=4), None, names), round=0)
-    method = {
+    chosen = {
         "name": name,
         "rounds": 3,
         "mu": 0.1,
-        "contrast": 2.0,
-        "temperature": 0.5,
-        "options": {},
-        "weigh": {"rule": "data_size"},
-        "cohorts": {"count": 1},
+        "moon_mu": 2.0,
+        "weigh": "data_size",
         "select": {"rule": "all" if fraction == 1 else "random", "fraction": fraction},
-        "robust": {"rule": "none"},
         "stability": stability,
         "anchor": 2.0,
-        "anchor_rows": None,
         "alignment": 1.0,
     }
-    train = {"epochs": 1, "steps": 0, "batch": 16, "lr": 0.05, "optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.0,
-             "l2": 0.0, "schedule": "constant", "warmup": 0, "decay": 0.5, "keep_optimizer": optimizer == "adam",
-             "augment": "none", "noise": 0.0}  # fmt: skip
+    method = Method(**chosen).model_dump()
+    train = Train(epochs=1, batch=16, lr=0.05, optimizer=optimizer, momentum=0.0, keep_optimizer=optimizer == "adam").model_dump()
     made = build_method(Settings(method), Settings(train))
     theta, notes = held.hosts[0].model.init(0, np.float64), []
     state, served, counts = {}, None, {n: len(r.train) for n, r in zip(names, rows, strict=True)}

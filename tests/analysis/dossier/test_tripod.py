@@ -464,8 +464,8 @@ def test_missing_keys_are_gaps_of_every_document(evidence):
             build_all(change(evidence, file, **{key: None}))
 
 
-def test_a_run_under_a_privacy_budget_has_gaps_where_it_counts_nothing(tmp_path):
-    run = make(tmp_path, patients([120, 110, 100, 90]), privacy={"mechanism": "dp-sgd", "epsilon": 5.0})
+def test_a_run_under_a_privacy_budget_has_gaps_where_it_counts_nothing():
+    run = make(patients([120, 110, 100, 90]), privacy={"mechanism": "dp-sgd", "epsilon": 5.0})
     documents = build_all(Evidence.collect(run, date=DATE))
     check_sentences(documents)
     states = documents[0].count_states()
