@@ -19,11 +19,11 @@ import grandrounds as gr
 from grandrounds.analysis.compare import compare
 from grandrounds.analysis.comparison_plans import write_comparison
 from grandrounds.analysis.register.register import Register
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.users import Role, Users
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.users import Role, Users
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
 
 PAGE = Path(__file__).with_name("api.md")
 EXAMPLES = Path(__file__).resolve().parents[1] / "src" / "grandrounds" / "console" / "api" / "examples.json"

@@ -58,7 +58,7 @@ ARGUMENT = re.compile(r"^([ \t]+)\*{0,2}\w+(?: \([^)\n]*\))?:", re.MULTILINE)
 QUESTION = re.compile(r"[^.;]*\?")
 OPENING = re.compile(r"^(What(?!-if)|Whether|Where|Who|Whom|How far|How many|How much)\b(?!ver)")
 #: Folders that are not checked: results are written by the reproductions from what they measured.
-LEFT_OUT = ("docs/results", "docs/images", "src/grandrounds/console/static/vendor", "build", "runs", "site")
+LEFT_OUT = ("docs/results", "docs/images", "src/grandrounds/capabilities/console/static/vendor", "build", "runs", "site")
 SUFFIXES = {".py", ".md", ".toml", ".html", ".js"}
 
 

@@ -135,7 +135,7 @@ def test_pages_show_names_escaped(started):
 
 def test_the_consoles_pages_show_names_escaped():
     pytest.importorskip("jinja2")
-    from grandrounds.console.render import environment
+    from grandrounds.capabilities.console.render import environment
 
     shown = environment().from_string("{{ name }} {{ n }}").render(name="<b>\x1b[31m\u202e [/nl]", n=3)
     assert shown == "&lt;b&gt;\\x1b[31m\\u202e [/nl] 3"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.views import estimates
+from grandrounds.capabilities.console.views import estimates
 from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.report.watch import headline

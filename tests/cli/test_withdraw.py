@@ -79,9 +79,9 @@ def test_bad_input_ends_with_exit_code_2(folder):
 
 def test_the_console_marks_the_run_and_refuses_its_model(folder):
     pytest.importorskip("fastapi")
-    from grandrounds.console.app import create_app
-    from grandrounds.console.app_state import AppState
-    from grandrounds.console.run_index import RunIndex
+    from grandrounds.capabilities.console.app import create_app
+    from grandrounds.capabilities.console.app_state import AppState
+    from grandrounds.capabilities.console.run_index import RunIndex
     from tests.console.conftest import Signed, known_users
 
     root, run, _ = folder
@@ -91,7 +91,7 @@ def test_the_console_marks_the_run_and_refuses_its_model(folder):
     assert "va withdrew" in lines[run.name] and not lines[f"{run.name}-without-va"]
     assert ">withdrawn</span>" in client.get("/").text
     assert "<b>Withdrawn:</b>" in client.get("/run", params={"run": run.name}).text
-    from grandrounds.console.cases.site_cases import SiteCases
+    from grandrounds.capabilities.console.cases.site_cases import SiteCases
     from tests.support import refused
 
     patients = SiteCases(RunIndex(root / "runs"), "cleveland")

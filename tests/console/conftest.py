@@ -17,14 +17,14 @@ pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
 import grandrounds as gr
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth import passwords
-from grandrounds.console.auth.users import Role, Users
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.server import Address, make_server
-from grandrounds.console.views import audit, privacy
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth import passwords
+from grandrounds.capabilities.console.auth.users import Role, Users
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.server import Address, make_server
+from grandrounds.capabilities.console.views import audit, privacy
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.runs.test_run import frame

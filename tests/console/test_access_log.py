@@ -13,13 +13,13 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
+from grandrounds.capabilities.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.sessions import FREE, Limiter
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.cli import app as command
-from grandrounds.console.access_log import AccessLog, AccessLogFault, Filter, entry_text, read_entries
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.sessions import FREE, Limiter
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
 from tests.store import copied

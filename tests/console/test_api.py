@@ -20,17 +20,17 @@ from jsonschema import Draft202012Validator
 import grandrounds as gr
 from grandrounds.analysis.register import signing_key
 from grandrounds.analysis.register.register import Register
-from grandrounds.console.access_log import AccessLog, read_entries
-from grandrounds.console.api.description import load_examples
-from grandrounds.console.api.resources import from_id, to_id
-from grandrounds.console.api.run_tables import write_csv
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.sessions import Limiter
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views import audit as audit_view
-from grandrounds.console.views import privacy as privacy_view
+from grandrounds.capabilities.console.access_log import AccessLog, read_entries
+from grandrounds.capabilities.console.api.description import load_examples
+from grandrounds.capabilities.console.api.resources import from_id, to_id
+from grandrounds.capabilities.console.api.run_tables import write_csv
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.sessions import Limiter
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views import audit as audit_view
+from grandrounds.capabilities.console.views import privacy as privacy_view
 from grandrounds.report.overview import make_overview
 from grandrounds.runs.withdrawal import OtherRun, Withdrawn, write_mark
 from tests.console.conftest import Signed, known_users, serving

@@ -10,11 +10,11 @@ import pytest
 
 from grandrounds.audit.chain.spans import run_and_rounds, spans
 from grandrounds.audit.ledger import ledger_at
-from grandrounds.console.api import audit_router
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views import audit as view
+from grandrounds.capabilities.console.api import audit_router
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views import audit as view
 from grandrounds.runs.run import load_run
 from tests.audit.ledgers import tampered
 from tests.command import rounds

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.case_page import case_figure
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import NotFound, RunIndex
 from grandrounds.cli import app as command
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.core.rng import generator
 from grandrounds.report.figures import reliability
 from tests.console.conftest import Signed, Window, known_users, serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grandrounds.analysis.case.near_misses import is_near
-from grandrounds.console.views.case import band
+from grandrounds.capabilities.console.views.case import band
 
 
 @pytest.mark.parametrize(("rows", "few"), [(3, True), (29, True), (30, False)])

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from grandrounds.analysis.case.case import explain_case
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.data.image_files import read_npz
 from grandrounds.runs.run import Run
 from tests.analysis.case.at_hospitals import deployed, own_files

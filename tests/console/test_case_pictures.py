@@ -13,10 +13,10 @@ import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.image import SAME_ANSWER
 from grandrounds.analysis.case.image_page import image_case_page, to_display
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.core.arrays import save
 from grandrounds.data.image_files import read_npz
 from grandrounds.methods.personal.parts import MAJORITY

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.case_shapes import meets
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.case_shapes import meets
 from grandrounds.models.card import Term, show_risk
 from tests.console.conftest import Signed, known_users
 from tests.runs.test_run import frame

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.compare import Cell as Figure
-from grandrounds.console.views.compare import mark_best
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.compare import Cell as Figure
+from grandrounds.capabilities.console.views.compare import mark_best
 from grandrounds.runs.run import load_run, run_plan
 from grandrounds_studies import studies
 from grandrounds_studies.results import Results

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.progress import Progress
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.progress import Progress
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Served, Signed, Window, known_users, serving
 from tests.console.test_signing_in import sign_in
 from tests.engine.growing import GrowingRun

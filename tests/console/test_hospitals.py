@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.store import copied, shared_folder

@@ -15,15 +15,15 @@ import pytest
 import requests
 from joserfc import jws
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth import oidc
-from grandrounds.console.auth.oidc import Provider
-from grandrounds.console.auth.oidc_claims import read_identity
-from grandrounds.console.auth.oidc_settings import OidcSettings
-from grandrounds.console.auth.single_sign_on import SingleSignOn
-from grandrounds.console.auth.users import Role, Users
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth import oidc
+from grandrounds.capabilities.console.auth.oidc import Provider
+from grandrounds.capabilities.console.auth.oidc_claims import read_identity
+from grandrounds.capabilities.console.auth.oidc_settings import OidcSettings
+from grandrounds.capabilities.console.auth.single_sign_on import SingleSignOn
+from grandrounds.capabilities.console.auth.users import Role, Users
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Signed
 from tests.console.oidc.forger import CLIENT, SECRET, Change, Forger, Token, make_key
 from tests.support import refused

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from grandrounds.console.render import environment
-from grandrounds.console.static_files import accepts_gzip, static_files
+from grandrounds.capabilities.console.render import environment
+from grandrounds.capabilities.console.static_files import accepts_gzip, static_files
 
 FIRST_VISIT = 1_600_000
 """Bytes that a browser may transfer until it has shown a run with all its figures."""

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from grandrounds.console.cache import ResultCache
-from grandrounds.console.run_index import RunIndex, Unreadable
-from grandrounds.console.views import run as run_view
-from grandrounds.console.views.runs import run_lines
+from grandrounds.capabilities.console.cache import ResultCache
+from grandrounds.capabilities.console.run_index import RunIndex, Unreadable
+from grandrounds.capabilities.console.views import run as run_view
+from grandrounds.capabilities.console.views.runs import run_lines
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.journal import JournalReader
 from tests.engine.growing import GrowingRun
@@ -115,7 +115,7 @@ def test_a_summary_that_is_no_plain_file_is_listed_as_unreadable(growing, runs, 
 
 def test_a_cache_of_runs_is_bounded_by_the_bytes_of_their_files(runs, monkeypatch):
     run_index = RunIndex(runs)
-    monkeypatch.setattr("grandrounds.console.run_index.CACHED_BYTES", 1)
+    monkeypatch.setattr("grandrounds.capabilities.console.run_index.CACHED_BYTES", 1)
     for name in ("plain", "trust", "private"):
         run_index.run(name)
     assert list(run_index._cache) == ["private"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from grandrounds.console.access_log import AccessLog
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
+from grandrounds.capabilities.console.access_log import AccessLog
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_signing_in import PASSWORD, sign_in
 

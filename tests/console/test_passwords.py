@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 
-from grandrounds.console.auth import passwords
-from grandrounds.console.auth.users import Role, Users, credential_proof
+from grandrounds.capabilities.console.auth import passwords
+from grandrounds.capabilities.console.auth.users import Role, Users, credential_proof
 from tests.support import refused
 
 PASSWORD = "four quiet words here"
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_keeps_its_old_hash_and_the_user_signs_in(
     def refuse(*_: object) -> None:
         raise passwords.BadInput("the disk is full", code="cannot-write")
 
-    monkeypatch.setattr("grandrounds.console.auth.users.write_private", refuse)
+    monkeypatch.setattr("grandrounds.capabilities.console.auth.users.write_private", refuse)
     user = Users.load(file).find_by_password("ada", PASSWORD)
     assert (
         user is not None and stored(file) == OLD and "the disk is full" in caplog.text and PASSWORD not in caplog.text
@@ -99,11 +99,11 @@ def test_a_user_who_changes_during_the_sign_in_is_not_let_in(file, change, monke
     hash_password = passwords.hash_password
 
     def change_first(password: str):
-        monkeypatch.setattr("grandrounds.console.auth.users.hash_password", hash_password)
+        monkeypatch.setattr("grandrounds.capabilities.console.auth.users.hash_password", hash_password)
         change(Users.load(file))
         return hash_password(password)
 
-    monkeypatch.setattr("grandrounds.console.auth.users.hash_password", change_first)
+    monkeypatch.setattr("grandrounds.capabilities.console.auth.users.hash_password", change_first)
     assert Users.load(file).find_by_password("ada", PASSWORD) is None
     assert OLD["hash"] not in file.read_text()
 

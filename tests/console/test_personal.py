@@ -6,11 +6,11 @@ import hashlib
 from html import unescape
 from pathlib import Path
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.hospitals import subgroups
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.hospitals import subgroups
 from grandrounds.methods.personal.site import FILE
 from grandrounds.report.deployed import describe_harm, read_deployed
 from grandrounds.runs.personal_models import undo_recalibrated, write_recalibrated

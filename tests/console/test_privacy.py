@@ -11,11 +11,11 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
 from grandrounds.analysis.membership.attack import write_attacks
-from grandrounds.console.api import privacy_router
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views import privacy as view
+from grandrounds.capabilities.console.api import privacy_router
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views import privacy as view
 from grandrounds.data.table import Table
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event

@@ -10,14 +10,14 @@ import pytest
 from fastapi.routing import APIRoute
 
 from grandrounds.analysis.membership.attack import FILE as ATTACKS
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.protection import LARGEST
-from grandrounds.console.auth.users import Role
-from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.render import environment, name
-from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
-from grandrounds.console.views import runs as views_runs
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.protection import LARGEST
+from grandrounds.capabilities.console.auth.users import Role
+from grandrounds.capabilities.console.cases.site_cases import SiteCases
+from grandrounds.capabilities.console.render import environment, name
+from grandrounds.capabilities.console.run_index import NotFound, RunIndex, Unreadable
+from grandrounds.capabilities.console.views import runs as views_runs
 from grandrounds.core.errors import visible
 from tests.console.conftest import Signed, known_users
 from tests.report import EVIL
@@ -190,7 +190,7 @@ def test_a_spoilt_run_is_said_to_be_one_and_hides_no_other(runs, tmp_path, how):
 
 def test_a_file_that_is_too_large_is_not_read(runs, tmp_path, monkeypatch):
     copied(runs / "plain", tmp_path / "large")
-    monkeypatch.setattr("grandrounds.console.run_index.LARGEST", 1000)
+    monkeypatch.setattr("grandrounds.capabilities.console.run_index.LARGEST", 1000)
     with pytest.raises(Unreadable, match="larger than"):
         RunIndex(tmp_path).run("large")
 

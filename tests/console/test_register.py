@@ -11,12 +11,12 @@ import pytest
 from grandrounds.analysis.register import read_register, signing_key
 from grandrounds.analysis.register.folder import load_register
 from grandrounds.analysis.register.register import Register
-from grandrounds.console.access_log import AccessLog
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.sessions import FREE
-from grandrounds.console.auth.users import Users
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.access_log import AccessLog
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.sessions import FREE
+from grandrounds.capabilities.console.auth.users import Users
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Signed, Window, serving
 from tests.console.test_audit import one_byte
 from tests.report import EVIL

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.engineer import PAGE_SIZE, RunQuery, page_runs
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.engineer import PAGE_SIZE, RunQuery, page_runs
 from tests.console.conftest import Signed, known_users
 from tests.store import copied
 

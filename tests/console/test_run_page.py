@@ -8,10 +8,10 @@ import threading
 import pytest
 
 import grandrounds as gr
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.runs import data_name, run_lines
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.runs import data_name, run_lines
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.catalogue import FIGURES

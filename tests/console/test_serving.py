@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from grandrounds.console import server as limits
-from grandrounds.console.api import STREAMS_BY_SESSION
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console import server as limits
+from grandrounds.capabilities.console.api import STREAMS_BY_SESSION
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Served, known_users, serving
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.sessions import Sessions
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.sessions import Sessions
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_signing_in import sign_in
 

@@ -13,14 +13,14 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.access import client_address, is_signed_in
-from grandrounds.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
-from grandrounds.console.auth.users import Role, Users, credential_proof
-from grandrounds.console.render import local_path
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.server import parse_proxies
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.access import client_address, is_signed_in
+from grandrounds.capabilities.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
+from grandrounds.capabilities.console.auth.users import Role, Users, credential_proof
+from grandrounds.capabilities.console.render import local_path
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.server import parse_proxies
 from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed
 from tests.support import refused

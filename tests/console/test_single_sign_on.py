@@ -10,15 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from grandrounds.console.access_log import AccessLog, read_entries
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.oidc import Provider
-from grandrounds.console.auth.oidc_settings import OidcSettings
-from grandrounds.console.auth.sessions import Sessions
-from grandrounds.console.auth.single_sign_on import SingleSignOn
-from grandrounds.console.auth.users import Role, Users
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.access_log import AccessLog, read_entries
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.auth.oidc import Provider
+from grandrounds.capabilities.console.auth.oidc_settings import OidcSettings
+from grandrounds.capabilities.console.auth.sessions import Sessions
+from grandrounds.capabilities.console.auth.single_sign_on import SingleSignOn
+from grandrounds.capabilities.console.auth.users import Role, Users
+from grandrounds.capabilities.console.run_index import RunIndex
 from tests.console.conftest import Signed, serving
 from tests.console.oidc.real import CLIENT, SECRET, RealProvider, Visitor, free_port
 from tests.console.test_signing_in import sign_in

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from grandrounds.console.auth.oidc_settings import load_settings, read_secret
+from grandrounds.capabilities.console.auth.oidc_settings import load_settings, read_secret
 from tests.command import rounds
 from tests.console.oidc.forger import Forger
 from tests.console.oidc.real import free_port

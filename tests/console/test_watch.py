@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.console.app import create_app
-from grandrounds.console.app_state import AppState
-from grandrounds.console.run_index import RunIndex
+from grandrounds.capabilities.console.app import create_app
+from grandrounds.capabilities.console.app_state import AppState
+from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figures.watch import evidence_over_patients
 from tests.analysis.watch.records import alarm, alarmed_run, status

@@ -186,10 +186,10 @@ def test_the_console_runs_no_code_at_all(place):
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
-    from grandrounds.console.app import create_app
-    from grandrounds.console.app_state import AppState
-    from grandrounds.console.cases.site_cases import SiteCases
-    from grandrounds.console.run_index import RunIndex
+    from grandrounds.capabilities.console.app import create_app
+    from grandrounds.capabilities.console.app_state import AppState
+    from grandrounds.capabilities.console.cases.site_cases import SiteCases
+    from grandrounds.capabilities.console.run_index import RunIndex
     from tests.console.conftest import BASE, known_users
     from tests.console.test_protection import routes
 

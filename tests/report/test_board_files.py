@@ -14,8 +14,8 @@ import grandrounds as gr
 from grandrounds.analysis.register import signing_key
 from grandrounds.analysis.register.register import Register
 from grandrounds.analysis.reports import board_overview, draw_report, make_board_file
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.overview import make_run_overview
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.overview import make_run_overview
 from grandrounds.core.errors import RunFailed
 from grandrounds.report.card import ROLES
 from grandrounds.report.figure import BROWSERS

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.estimates import groups
 from grandrounds.cli.screen import show_summary
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.estimates import groups
 from grandrounds.data.table import Table
 from grandrounds.report.document import Charts
 from grandrounds.report.fairness import describe_gaps, describe_mitigation, gap_table

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.console.views.estimates import tables
 from grandrounds.cli import app
-from grandrounds.console.run_index import RunIndex
-from grandrounds.console.views.estimates import tables
 from grandrounds.data.cohort.cohort_file import read_cohort
 from grandrounds.data.cohort.hospitals import read_cohort_table
 from grandrounds.runs.run import Run, resume

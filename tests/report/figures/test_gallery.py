@@ -237,7 +237,7 @@ def test_every_series_stands_out_from_dark_paper(paper):
 
 
 def test_console_and_report_use_the_same_colours_on_dark_paper():
-    console = (files("grandrounds.console") / "static" / "figures.js").read_text()
+    console = (files("grandrounds.capabilities.console") / "static" / "figures.js").read_text()
     report = (files("grandrounds.report") / "document.py").read_text()
     for before, after in ON_DARK.items():
         assert f'["{before}", "{after}"]' in console and f'["{before}", "{after}"]' in report
