@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from grandrounds.api.carding import card as card
     from grandrounds.api.cohorts import cohort_table as cohort_table
     from grandrounds.api.comparing import compare as compare
-    from grandrounds.api.comparing import tune as tune
     from grandrounds.api.comparing_sites import compare_sites as compare_sites
     from grandrounds.api.describing import table1 as table1
     from grandrounds.api.dossiers import dossier as dossier
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from grandrounds.api.watching import watch as watch
     from grandrounds.api.watching import watch_consortium as watch_consortium
     from grandrounds.api.withdrawing import withdraw as withdraw
+    from grandrounds.capabilities.tuning.api import tune as tune
+    from grandrounds.capabilities.tuning.trial import TuningResult as TuningResult
     from grandrounds.core.errors import BadInput as BadInput
     from grandrounds.core.errors import GrandRoundsWarning as GrandRoundsWarning
     from grandrounds.core.errors import RunFailed as RunFailed
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from grandrounds.protocol.messages import Ask as Ask
     from grandrounds.runs.run import Run as Run
     from grandrounds.statistics.table_result import TableOne as TableOne
-    from grandrounds.tuning.trial import TuningResult as TuningResult
 
 
 _HOME = {

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FixedTrial
 
+from grandrounds.capabilities.tuning.defaults import default_space
+from grandrounds.capabilities.tuning.space import Choices, Range, current_values, parse_space, read_space, with_values
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.tuning.defaults import default_space
-from grandrounds.tuning.space import Choices, Range, current_values, parse_space, read_space, with_values
 from tests.support import refused
 
 CANCER = Experiment.parse({"data": {"name": "breast-cancer"}})

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.tuning.privacy_cost import privacy_cost
+from grandrounds.capabilities.tuning.rows import prepare_rows
+from grandrounds.capabilities.tuning.trial import Outcome, Trial
+from grandrounds.capabilities.tuning.tune import tune
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.data.row_files import read_bundle
@@ -20,10 +24,6 @@ from grandrounds.data.table import Table
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.runs.federation import assemble
-from grandrounds.tuning import tune
-from grandrounds.tuning.privacy_cost import privacy_cost
-from grandrounds.tuning.rows import prepare_rows
-from grandrounds.tuning.trial import Outcome, Trial
 from tests.support import patients, refused
 
 SPACE = {"train.lr": {"low": 1e-3, "high": 1.0, "log": True}, "train.epochs": {"low": 1, "high": 4}}
@@ -89,7 +89,7 @@ def test_results_hold_every_trial_and_no_run_is_left_behind(done):
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     out = tmp_path / "killed"
     code = (
-        "import sys; from tests.tuning.test_tune import SPACE, small; from grandrounds.tuning import tune\n"
+        "import sys; from tests.tuning.test_tune import SPACE, small; from grandrounds.capabilities.tuning.tune import tune\n"
         "def said(text, ended, total): print(text or 'told', flush=True)\n"
         "tune(small(), trials=3, space=SPACE, out=sys.argv[1], progress=said)"
     )

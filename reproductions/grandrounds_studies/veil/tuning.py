@@ -53,9 +53,9 @@ def trial_settings(settings: Settings, without: Sequence[str]) -> dict[str, Any]
 
 def search_space(study: TunedStudy, cell: Cell) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the dimensions that are searched, by setting, and the arm's own values in them."""
+    from grandrounds.capabilities.tuning.defaults import default_space
+    from grandrounds.capabilities.tuning.space import current_values, read_space
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.tuning.defaults import default_space
-    from grandrounds.tuning.space import current_values, read_space
     from grandrounds_studies.veil.setting import CLIENT_SCAFFOLD
 
     arm = next(a for a in study.arms if a.label == cell.arm)

@@ -11,9 +11,9 @@ from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.outcome_page import outcome_figure, outcome_page
 from grandrounds.analysis.compare import compare
+from grandrounds.capabilities.tuning.trial import check_metric, make_goal
 from grandrounds.runs.export import score_json, to_json, to_onnx
 from grandrounds.runs.readable_model import readable
-from grandrounds.tuning.trial import check_metric, make_goal
 from tests.command import rounds
 from tests.report.summaries import board_page
 from tests.support import refused

@@ -8,10 +8,10 @@ CAPABILITY = Capability(
     budget=1_800,
     page="experiments.md",
     names={
-        "tune": "grandrounds.api.comparing:tune",
-        "TuningResult": "grandrounds.tuning.trial:TuningResult",
+        "tune": "grandrounds.capabilities.tuning.api:tune",
+        "TuningResult": "grandrounds.capabilities.tuning.trial:TuningResult",
     },
     commands={
-        "tune": Command("grandrounds.cli.tune:register", panel="Train", after="compare"),
+        "tune": Command("grandrounds.capabilities.tuning.commands:register", panel="Train", after="compare"),
     },
 )

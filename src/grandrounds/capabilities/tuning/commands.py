@@ -14,7 +14,7 @@ from grandrounds.cli.options import Columns, Reading, Seed, Set, Source, TableFi
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.tuning import Trial, TuningResult
+    from grandrounds.capabilities.tuning.trial import Trial, TuningResult
 
 
 _SHOWN = 5
@@ -63,9 +63,9 @@ def tune(
 
     Examples: `rounds tune breast-cancer` -- `rounds tune heart --trials 20 --space train.lr=1e-3..1:log`
     """
+    from grandrounds.capabilities.tuning.space import parse_space
+    from grandrounds.capabilities.tuning.tune import tune as search
     from grandrounds.core.errors import BadInput
-    from grandrounds.tuning import tune as search
-    from grandrounds.tuning.space import parse_space
 
     column_options = [name for name, value in vars(columns).items() if value is not None]
     if table is None and column_options:

@@ -1,4 +1,4 @@
-"""Hyperparameter search: `rounds tune EXPERIMENT`, `grandrounds.tuning.tune(experiment)`."""
+"""Search for good settings of an experiment: `tune(experiment)`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from grandrounds.capabilities.tuning.search import ProgressCallback
+    from grandrounds.capabilities.tuning.trial import TuningResult
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.tuning.search import ProgressCallback
-    from grandrounds.tuning.trial import Trial, TuningResult
 
 FOLDER = Path("runs") / "tune"
 
@@ -50,7 +50,7 @@ def tune(
         BadInput: A setting, metric or option is wrong, or Optuna is not installed.
         RunFailed: All trials failed.
     """
-    from grandrounds.tuning.tuner import run_search
+    from grandrounds.capabilities.tuning.tuner import run_search
 
     overrides = {"trials": trials, "metric": metric, "direction": direction, "share": share, "space": space}
     folder = FOLDER / experiment.name.replace("/", "_") if out is None else Path(out)
@@ -63,14 +63,3 @@ def tune(
         jobs=jobs,
         progress=progress,
     )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("Trial", "TuningResult"):
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from grandrounds.tuning import trial
-
-    return getattr(trial, name)
-
-
-__all__ = ["FOLDER", "Trial", "TuningResult", "tune"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grandrounds.capabilities.tuning.space import Value
 from grandrounds.core.errors import BadInput
-from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment

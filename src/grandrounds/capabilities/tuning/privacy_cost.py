@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from grandrounds.capabilities.tuning.trial import PrivacyCost, Releases, Trial
 from grandrounds.privacy.in_words import plain
-from grandrounds.tuning.trial import PrivacyCost, Releases, Trial
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event

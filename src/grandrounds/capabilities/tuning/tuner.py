@@ -8,6 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from grandrounds.capabilities.tuning.defaults import default_space
+from grandrounds.capabilities.tuning.privacy_cost import privacy_cost
+from grandrounds.capabilities.tuning.results import build_results, write
+from grandrounds.capabilities.tuning.rows import prepare_rows
+from grandrounds.capabilities.tuning.search import RUNS, ProgressCallback, search, search_digest
+from grandrounds.capabilities.tuning.space import Dimension, Space, current_values, read_space, with_values
+from grandrounds.capabilities.tuning.study import FILE, Study, require_optuna
+from grandrounds.capabilities.tuning.trial import TuningResult, check_metric, make_goal
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, RunFailed, nearest
 from grandrounds.core.sources import DATA_FRAME
@@ -15,14 +23,6 @@ from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.experiment.tune_section import Tune
-from grandrounds.tuning.defaults import default_space
-from grandrounds.tuning.privacy_cost import privacy_cost
-from grandrounds.tuning.results import build_results, write
-from grandrounds.tuning.rows import prepare_rows
-from grandrounds.tuning.search import RUNS, ProgressCallback, search, search_digest
-from grandrounds.tuning.space import Dimension, Space, current_values, read_space, with_values
-from grandrounds.tuning.study import FILE, Study, require_optuna
-from grandrounds.tuning.trial import TuningResult, check_metric, make_goal
 
 _PREPARATION = ("scale", "impute", "clip", "max_categories", "encoding")
 _EARLY_STOP = "train.early_stop"

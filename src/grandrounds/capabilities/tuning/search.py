@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.capabilities.tuning.privacy_cost import read_releases
+from grandrounds.capabilities.tuning.rows import PlanTable, TrialRows
+from grandrounds.capabilities.tuning.space import Space, Value, with_values
+from grandrounds.capabilities.tuning.study import Study
+from grandrounds.capabilities.tuning.trial import Goal, Outcome, Trial
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics.names import metric_label
 from grandrounds.runs.batch import run_all
 from grandrounds.runs.run import Run
-from grandrounds.tuning.privacy_cost import read_releases
-from grandrounds.tuning.rows import PlanTable, TrialRows
-from grandrounds.tuning.space import Space, Value, with_values
-from grandrounds.tuning.study import Study
-from grandrounds.tuning.trial import Goal, Outcome, Trial
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from grandrounds.capabilities.tuning.space import Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plugins import last_word
 from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER
 from grandrounds.metrics.scores import HEADLINE, OUTCOME_SCORES
-from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
     from pandas import DataFrame

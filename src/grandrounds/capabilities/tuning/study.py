@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grandrounds.capabilities.tuning.space import Space, Value
+from grandrounds.capabilities.tuning.trial import Goal, Outcome, Trial
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.rng import generator
-from grandrounds.tuning.space import Space, Value
-from grandrounds.tuning.trial import Goal, Outcome, Trial
 
 if TYPE_CHECKING:
     import optuna

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from grandrounds.capabilities.tuning.space import Space
+from grandrounds.capabilities.tuning.trial import TuningResult
 from grandrounds.core import redact, toml
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import RunFailed
 from grandrounds.metrics.names import metric_label
-from grandrounds.tuning.space import Space
-from grandrounds.tuning.trial import TuningResult
 
 SCHEMA = 1
 RESULTS, BEST = "results.json", "best.toml"
