@@ -13,6 +13,7 @@ import pytest
 import grandrounds
 from grandrounds.core import capability
 from grandrounds.core.capability import Capability, capabilities, collect, load
+from grandrounds.core.errors import BadInput
 from grandrounds.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,7 +22,8 @@ SOURCE = Path(grandrounds.__file__).parent
 
 @pytest.mark.parametrize("manifest", capabilities(), ids=lambda c: c.name)
 def test_what_a_manifest_names_exists(manifest):
-    paths = [*manifest.names.values(), *(c.add for c in manifest.commands.values()), *manifest.methods.values()]
+    tables = (manifest.names, manifest.methods, manifest.at_sites)
+    paths = [*(path for table in tables for path in table.values()), *(c.add for c in manifest.commands.values())]
     assert all(load(path) is not None for path in paths)
     assert (DOCS / manifest.page).is_file() and manifest.budget > 0
     assert (SOURCE / "capabilities" / manifest.name).is_dir()
@@ -35,7 +37,7 @@ def test_each_folder_has_a_manifest_and_reading_all_of_them_loads_nothing_else()
         "print(*sorted(m for m in sys.modules if m.startswith(('grandrounds', 'numpy')) and '.capabilities' not in m))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == ["grandrounds", "grandrounds.core", "grandrounds.core.capability", "grandrounds.core.version"]
+    assert loaded == ["grandrounds", "grandrounds.core", "grandrounds.core.capability", "grandrounds.core.errors", "grandrounds.core.version"]
 
 
 def test_the_kernel_has_no_name_of_a_capability():
@@ -48,6 +50,12 @@ def test_two_capabilities_with_one_name_are_an_error(monkeypatch):
     monkeypatch.setattr(capability, "capabilities", lambda: two)
     with pytest.raises(ValueError, match="'two' has methods 'ours'"):
         collect("methods")
+
+
+def test_what_needs_a_capability_that_is_not_installed_says_so():
+    with pytest.raises(BadInput) as error:
+        capability.find("methods", "sorcery", what="the run was made with method 'sorcery'")
+    assert error.value.code == "capability-not-installed"
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,13 @@ import numpy as np
 import psutil
 
 from grandrounds.core.errors import GrandRoundsError
+from grandrounds.core.names import folder_name
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
 from grandrounds.data.agreement.schema import AgreedSchema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images, to_npz
 from grandrounds.data.table import Table
-from grandrounds.deploy.consortium import slug
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.records import FAILED, STOPPED, RunRecords
@@ -98,14 +98,14 @@ class Dealt:
         files = {}
         for name in dict.fromkeys(site.tolist()):
             own = table.take(np.flatnonzero(site == name))
-            files[name] = write_csv(folder / f"{slug(name)}.csv", own, without=SITE)
+            files[name] = write_csv(folder / f"{folder_name(name)}.csv", own, without=SITE)
         return cls(whole, files, draft_schema(table, label=LABEL, site=SITE), {"table": str(whole), "site": SITE})
 
     @classmethod
     def _pictures(cls, pictures: ImageSet, folder: Path) -> Dealt:
         whole = folder / "all.npz"
         whole.write_bytes(to_npz(replace(pictures, columns={**pictures.columns, "site": pictures.site})))
-        files = {name: folder / f"{slug(name)}.npz" for name in dict.fromkeys(pictures.site.tolist())}
+        files = {name: folder / f"{folder_name(name)}.npz" for name in dict.fromkeys(pictures.site.tolist())}
         for name, own in split_images(pictures, None).items():
             files[name].write_bytes(to_npz(own))
         nowhere = {"pictures": None, "masks": None, "label": "labels", "site": "site", "table": str(whole)}
@@ -189,7 +189,7 @@ class Real:
     def start_site(self, name: str, *options: str) -> None:
         folder = self.site_folder(name)
         words = [ROUNDS, "site", "start", str(folder), "--data", str(self.dealt.files[name]), *options]
-        with (self.folder / f"{slug(name)}.out").open("ab") as log:
+        with (self.folder / f"{folder_name(name)}.out").open("ab") as log:
             self.sites[name] = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -206,7 +206,7 @@ class Real:
         process.wait(30)
 
     def all_there(self, *, seconds: float = 150.0) -> None:
-        until(lambda: self.online() == set(map(slug, self.names)), seconds=seconds, what="all sites online")
+        until(lambda: self.online() == set(map(folder_name, self.names)), seconds=seconds, what="all sites online")
 
     def online(self) -> set[str]:
         try:
@@ -302,7 +302,7 @@ class Real:
 
     def output(self, name: str) -> str:
         """All that `rounds site start` printed."""
-        return (self.folder / f"{slug(name)}.out").read_text()
+        return (self.folder / f"{folder_name(name)}.out").read_text()
 
     def log(self, name: str) -> list[dict[str, Any]]:
         """What the site wrote down of letters."""

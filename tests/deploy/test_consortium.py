@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium import LONGEST, check_name, parse, slug
+from grandrounds.core.names import folder_name
+from grandrounds.deploy.consortium import LONGEST, check_name, parse
 from tests.deploy.consortia import DATA, consortium_text
 
 
@@ -85,7 +86,7 @@ def test_a_name_is_refused_or_makes_a_plain_file_name(name):
     except BadInput:
         return
     assert found == name and found.isprintable() and len(found.encode()) <= LONGEST
-    word = slug(found)
+    word = folder_name(found)
     assert word.isascii() and set(word) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     assert word[0] not in ".-" and len(word) <= LONGEST * 2
 
@@ -95,9 +96,9 @@ plain = st.from_regex(r"[a-cA-C0-1é._ -]{1,6}", fullmatch=True)
 
 @given(st.lists(plain, min_size=2, max_size=8, unique=True))
 def test_two_names_never_share_a_file(found):
-    assert len({slug(name) for name in found}) == len(found)
+    assert len({folder_name(name) for name in found}) == len(found)
 
 
 def test_a_name_that_looks_like_anothers_slug_gets_one_of_its_own():
-    taken = slug("St. Mary")
-    assert taken != "St. Mary" and slug(taken) != taken
+    taken = folder_name("St. Mary")
+    assert taken != "St. Mary" and folder_name(taken) != taken

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from grandrounds.deploy.consortium import slug
+from grandrounds.core.names import folder_name
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.status import list_keys
 from grandrounds.protocol.identity import Identity, load_public
@@ -28,7 +28,7 @@ class Invited(Real):
             shutil.copytree(Folders(self.out).site(name), self.site_folder(name))
 
     def site_folder(self, name: str) -> Path:
-        return self.folder / "hospitals" / slug(name)
+        return self.folder / "hospitals" / folder_name(name)
 
     def start(self) -> None:
         self.start_server()

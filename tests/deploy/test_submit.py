@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from grandrounds.deploy.consortium import slug
+from grandrounds.core.names import folder_name
 from grandrounds.deploy.control import Control, FlowerRun, Node
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.records import QUEUED, STOPPED, RunRecords
@@ -41,7 +41,7 @@ class Superlink:
         return self.known
 
     def nodes(self) -> list[Node]:
-        return [Node(1, slug(ZURICH), b"", "online"), Node(2, "cleveland", b"", "offline"), Node(3, "", b"", "online")]
+        return [Node(1, folder_name(ZURICH), b"", "online"), Node(2, "cleveland", b"", "offline"), Node(3, "", b"", "online")]
 
     def start(self, config: dict) -> int:
         self.started.append(config)

@@ -125,13 +125,13 @@ def split(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
+    from grandrounds.core.names import folder_name
     from grandrounds.data.formats import AUTO, PLAIN
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.images import ImageSet
     from grandrounds.data.readers import read_table
     from grandrounds.data.row_files import split_images, split_table, to_csv, to_npz
     from grandrounds.data.sets.catalog import CATALOG, find_entry
-    from grandrounds.deploy.consortium import slug
 
     in_catalog = source in CATALOG or not any(c in source for c in "./:")
     are_images = source.lower().endswith(".npz")
@@ -159,7 +159,7 @@ def split(
             "csv",
             {name: (len(part), to_csv(part)) for name, part in split_table(table, site_column).items()},
         )
-    parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
+    parts = {out / f"{folder_name(name)}.{ending}": (name, *file) for name, file in files.items()}
     for path in parts:
         if path.exists():
             raise BadInput(f"{path} exists: remove it, or choose another folder with --out", code="file-exists")

@@ -367,3 +367,21 @@ def _show_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     Terminal().print(table)
+
+
+def withdraw_at_sites(run: Path, site: str, *, unused: Mapping[str, bool]) -> None:
+    """Submit the repeated run to the hospitals of a consortium, from the server's host."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.deploy.withdraw import submit_withdrawal
+    from grandrounds.runs.run import Run
+
+    for option, given in unused.items():
+        if given:
+            raise BadInput(
+                f"{option} is for simulations: hospitals keep their rows and states; leave it out", code="not-for-hospitals"
+            )
+    link = open_link(run.resolve().parent.parent)
+    with open_control(link, None) as control:
+        name, repeated, flower = submit_withdrawal(control, link, Run(run, withdrawn=True), site)
+    echo(f"run {repeated} is submitted to the consortium without {name} (Flower run ID: {flower})")
+    echo(f"when it is done, {run} is closed and its model is refused; `rounds server status` shows the progress")

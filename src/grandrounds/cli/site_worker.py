@@ -56,7 +56,7 @@ def work(
     import sys
     import threading
 
-    from grandrounds.deploy.consortium import slug
+    from grandrounds.core.names import folder_name
     from grandrounds.deploy.handover import refuse_changed_cohort
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.exchange_folder import read_exchange, serve_folder
@@ -69,7 +69,8 @@ def work(
         program = Path(sys.executable).parent / "rounds"
         words = {name: shlex.quote(str(path)) for name, path in (("folder", folder.resolve()), ("rounds", program))}
         source = data if "://" in data else str(Path(data).resolve())
-        typer.echo(SBATCH.format(site=site.name, job=slug(site.name), data=shlex.quote(source), more=more, **words), nl=False)
+        job = folder_name(site.name)
+        typer.echo(SBATCH.format(site=site.name, job=job, data=shlex.quote(source), more=more, **words), nl=False)
         return
     site.identity()  # refused before the data are read
     refuse_changed_cohort(folder)

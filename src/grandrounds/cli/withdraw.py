@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,13 +56,15 @@ def withdraw(
     from grandrounds.analysis.membership.withdrawal import check_provable
     from grandrounds.cli.screen import Watch
     from grandrounds.cli.terminal import Terminal
+    from grandrounds.core.capability import find
     from grandrounds.core.sources import AT_SITES
     from grandrounds.runs.run import Run
     from grandrounds.runs.withdraw import check_withdrawal
     from grandrounds.runs.withdraw import withdraw as repeat_without
 
     if Run(run).plan["data"]["table"] == AT_SITES:
-        _submit(run, site, refused={"--keep-setup": keep_setup, "--prove": prove, "--out": out is not None})
+        unused = {"--keep-setup": keep_setup, "--prove": prove, "--out": out is not None}
+        find("at_sites", "withdraw", what=f"the rows of {run} are at hospitals")(run, site, unused=unused)
         return
     finished_run = Run(run, trust_code=trust_code, withdrawn=True)
     if prove:
@@ -81,25 +82,6 @@ def withdraw(
             echo(line)
         for line in [] if proof is None else proof.sentences():
             echo(line)
-
-
-def _submit(run: Path, site: str, *, refused: Mapping[str, bool]) -> None:
-    """Submit the repeated run to the hospitals of a consortium, from the server's host."""
-    from grandrounds.cli.server import open_control, open_link
-    from grandrounds.core.errors import BadInput
-    from grandrounds.deploy.withdraw import submit_withdrawal
-    from grandrounds.runs.run import Run
-
-    for option, given in refused.items():
-        if given:
-            raise BadInput(
-                f"{option} is for simulations: hospitals keep their rows and states; leave it out", code="not-for-hospitals"
-            )
-    link = open_link(run.resolve().parent.parent)
-    with open_control(link, None) as control:
-        name, repeated, flower = submit_withdrawal(control, link, Run(run, withdrawn=True), site)
-    echo(f"run {repeated} is submitted to the consortium without {name} (Flower run ID: {flower})")
-    echo(f"when it is done, {run} is closed and its model is refused; `rounds server status` shows the progress")
 
 
 def _prove(done: Withdrawal) -> WithdrawalProof:

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
+from grandrounds.core.errors import BadInput
+
 FOLDER = "grandrounds.capabilities"
 """The package in which the manifests of this distribution lie, and the group of entry points of others."""
 
@@ -47,6 +49,7 @@ class Capability:
         names: Names that `import grandrounds` offers, with their import paths.
         commands: Commands of `rounds` by name; "explain maps" is the sub-command `maps` of `explain`.
         methods: Federated methods by name, with the import paths of their classes.
+        at_sites: Commands of the kernel for a run whose rows are at hospitals: {"withdraw": function that submits it to them}.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Capability:
     names: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
+    at_sites: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -81,6 +85,26 @@ def collect(member: str) -> dict[str, Any]:
             raise ValueError(f"capability '{capability.name}' has {member} '{both[0]}', which another capability has too")
         out |= values
     return out
+
+
+def find(member: str, name: str, *, what: str) -> Any:
+    """Load what a capability has under a name.
+
+    Args:
+        member: The member of manifests.
+        name: The name in it.
+        what: What needs it, for the error.
+
+    Raises:
+        BadInput: No installed capability has it.
+    """
+    path = collect(member).get(name)
+    if path is None:
+        raise BadInput(
+            f"{what}, and the capability of it is not installed; installed: {', '.join(c.name for c in capabilities()) or 'none'}",
+            code="capability-not-installed",
+        )
+    return load(path)
 
 
 def load(path: str) -> Any:

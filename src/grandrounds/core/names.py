@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,21 @@ from grandrounds.core.errors import BadInput, nearest
 def slug(label: str) -> str:
     """Convert a label to lower case letters, digits, dots and dashes."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def folder_name(name: str) -> str:
+    """Make the name of a site's folder and files: ASCII without spaces, and unique.
+
+    A plain name is its own folder name. Any other ends in a digest of the name, since two of them may look alike in ASCII.
+    """
+    if _PLAIN.fullmatch(name) and not re.search(r"-[0-9a-f]{8}$", name):
+        return name
+    ascii_ = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", ascii_).strip("._-") or "site"
+    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def check_site_names(names: Iterable[str], *, where: str) -> None:

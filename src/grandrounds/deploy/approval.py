@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.names import folder_name
 from grandrounds.deploy import records
-from grandrounds.deploy.consortium import slug
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders, hand_over_sites, make_site
 from grandrounds.deploy.invitations import Invitation
@@ -80,7 +80,7 @@ def approve(
     if fingerprint is None and not confirm(request):
         return None
     facts = {"sites": {request.site: request.keys.fingerprints}, "made": records.BY_SITE}
-    request.keys.save(folders.server, slug(request.site))
+    request.keys.save(folders.server, folder_name(request.site))
     records.append_entry(
         folders.record,
         request.consortium,
@@ -96,7 +96,7 @@ def approve(
 def _register(folders: Folders, request: KeyRequest) -> None:
     """Write the keys to the server's lists, use the invitation up, and hand the new list to all sites."""
     consortium = folders.consortium()
-    request.keys.save(folders.server, slug(request.site))
+    request.keys.save(folders.server, folder_name(request.site))
     invitation = folders.invitation(request.site)
     if invitation.exists() and Invitation.load(invitation).is_proof(request.text, request.code):
         folders.close_invitation(request.site)

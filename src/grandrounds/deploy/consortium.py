@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
-import re
 import tomllib
 import unicodedata
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.names import folder_name
 from grandrounds.keeper.network.route import Endpoint, parse_endpoint, parse_host
 
 DAYS, MOST_DAYS = 365, 825
@@ -67,7 +66,7 @@ class Member:
 
     @property
     def slug(self) -> str:
-        return slug(self.name)
+        return folder_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -293,7 +292,6 @@ def _integer(section: Section, key: str, default: int, least: int, most: int, wh
 LONGEST = 64
 """Largest length of a name: the limit of a certificate's common name."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARKS = "-_. "
 
 
@@ -330,18 +328,6 @@ def check_name(value: object, owner: str) -> str:
             code="invalid-name",
         )
     return value
-
-
-def slug(name: str) -> str:
-    """Make the name of a site's folder and files: ASCII without spaces, and unique.
-
-    A plain name is its own slug. Any other ends in a digest of the name, since two of them may look alike in ASCII.
-    """
-    if _PLAIN.fullmatch(name) and not re.search(r"-[0-9a-f]{8}$", name):
-        return name
-    ascii_ = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", ascii_).strip("._-") or "site"
-    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def fold_name(name: str) -> str:

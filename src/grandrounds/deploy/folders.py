@@ -8,10 +8,11 @@ from pathlib import Path
 
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
+from grandrounds.core.names import folder_name
 from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.cohort.plan_cohort import COHORT_FILE
 from grandrounds.deploy import nginx
-from grandrounds.deploy.consortium import Consortium, Member, load, slug
+from grandrounds.deploy.consortium import Consortium, Member, load
 from grandrounds.deploy.containers import server_compose, site_compose
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_private, write_secret
 from grandrounds.deploy.invitations import FILE as INVITATION
@@ -99,27 +100,27 @@ class Folders:
 
     def site(self, name: str) -> Path:
         """Return the folder of a site."""
-        return self.out / "sites" / slug(name)
+        return self.out / "sites" / folder_name(name)
 
     def operator(self, name: str) -> Path:
         """Return an operator's folder: OUT/operator for the first, OUT/operators/NAME for others."""
-        return self.out / FIRST_OPERATOR if name == FIRST_OPERATOR else self.out / "operators" / slug(name)
+        return self.out / FIRST_OPERATOR if name == FIRST_OPERATOR else self.out / "operators" / folder_name(name)
 
     def node_key(self, name: str) -> Path:
         """Return the file of a SuperNode's public key; it exists while the site takes part."""
-        return self.server / "nodes" / f"{slug(name)}.pub"
+        return self.server / "nodes" / f"{folder_name(name)}.pub"
 
     def site_key(self, name: str) -> Path:
         """Return the file of the public key that the site signs with."""
-        return self.server / "sites" / f"{slug(name)}.pub"
+        return self.server / "sites" / f"{folder_name(name)}.pub"
 
     def invitation(self, name: str) -> Path:
         """Return the file of a site's open invitation, with its code; it exists until the site has joined."""
-        return self.server / "invitations" / f"{slug(name)}.json"
+        return self.server / "invitations" / f"{folder_name(name)}.json"
 
     def request(self, name: str) -> Path:
         """Return the file of a site's request to join; it exists while the operator has not approved it."""
-        return self.server / "requests" / f"{slug(name)}.json"
+        return self.server / "requests" / f"{folder_name(name)}.json"
 
     def close_invitation(self, name: str) -> None:
         """Delete the invitation of a site and its request: the code is used or void."""

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.names import folder_name
 from grandrounds.deploy import records
-from grandrounds.deploy.consortium import check_name, fold_name, slug
+from grandrounds.deploy.consortium import check_name, fold_name
 from grandrounds.deploy.files import write
 from grandrounds.deploy.folders import (
     FIRST_OPERATOR,
@@ -82,7 +83,7 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
         check_request(folders, asked)
         keys = verify_rotation(folders, asked)
         shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer used here
-        keys.save(folders.server, slug(site))
+        keys.save(folders.server, folder_name(site))
     else:
         if not (folders.site(site) / "site.toml").exists():  # an operator may delete folders after the handover
             make_site(folders, consortium, consortium.site(site))
@@ -127,7 +128,7 @@ def check_request(folders: Folders, request: KeyRequest) -> None:
         )
     site = consortium.site(request.site)
     for name in folders.members():
-        other = PublicKeys.load(folders.server, slug(name))
+        other = PublicKeys.load(folders.server, folder_name(name))
         same_node = fingerprint(other.node) == fingerprint(request.keys.node)
         if name != site.name and (same_node or other.site == request.keys.site):
             raise BadInput(

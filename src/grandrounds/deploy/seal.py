@@ -17,7 +17,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium import load, slug
+from grandrounds.core.names import folder_name
+from grandrounds.deploy.consortium import load
 from grandrounds.deploy.files import FOLDER, PRIVATE, make_folder, read, write, write_private
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.invitations import FILE as INVITATION
@@ -158,7 +159,7 @@ def read_passphrases(path: Path, names: Sequence[str] | None, source: Path) -> d
     """
     names = [s.name for s in load(source).sites] if names is None else names
     if path.is_dir():
-        return {name: read_passphrase(path / f"{slug(name)}.txt") for name in names}
+        return {name: read_passphrase(path / f"{folder_name(name)}.txt") for name in names}
     phrase = read_passphrase(path)
     return dict.fromkeys(names, phrase)
 
@@ -181,8 +182,8 @@ def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) 
             )
     where = make_folder(folders.out / "sealed")
     for name in names:
-        seal(folders.site(name), phrases[name], where / f"{slug(name)}.sealed")
-    return [where / f"{slug(name)}.sealed" for name in names]
+        seal(folders.site(name), phrases[name], where / f"{folder_name(name)}.sealed")
+    return [where / f"{folder_name(name)}.sealed" for name in names]
 
 
 def confidential_sites(folders: Folders) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any, TypedDict
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.verify import UNREADABLE, Finding
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.consortium import Member, slug
+from grandrounds.core.names import folder_name
+from grandrounds.deploy.consortium import Member
 from grandrounds.deploy.control import Control
 from grandrounds.deploy.folders import Folders, operator_folders
 from grandrounds.deploy.keys import PublicKeys
@@ -111,9 +112,9 @@ def _compare_record(folders: Folders, now: ConsortiumState) -> Iterator[Finding]
     """Find keys and revocations on the server's disk that the record does not have, and vice versa."""
     unknown_files = {p.name for p in (folders.server / "nodes").glob("*.pub")}
     for name in now.sites:
-        unknown_files.discard(f"{slug(name)}.pub")
+        unknown_files.discard(f"{folder_name(name)}.pub")
         try:
-            keys = PublicKeys.load(folders.server, slug(name)).fingerprints
+            keys = PublicKeys.load(folders.server, folder_name(name)).fingerprints
         except BadInput as e:
             yield Finding("missing key", name, str(e))
             continue

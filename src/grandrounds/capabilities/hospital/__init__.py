@@ -12,4 +12,5 @@ CAPABILITY = Capability(
         "server": Command("grandrounds.cli.server:register", panel="Deploy", after="provision"),
         "site": Command("grandrounds.cli.site:app", panel="Deploy", after="server"),
     },
+    at_sites={"withdraw": "grandrounds.cli.server:withdraw_at_sites"},
 )
