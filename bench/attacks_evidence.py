@@ -23,13 +23,13 @@ import numpy as np
 from grandrounds.analysis.attacks.attribute import list_columns
 from grandrounds.analysis.attacks.evidence import Evidence, collect_evidence
 from grandrounds.analysis.attacks.queries import ModelQuery
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership.shadows import select_rows
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.data.dataset import Dataset
 from grandrounds.privacy.attacks.attribute import difference_interval, guess_values
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import run as run_experiment
+from grandrounds.runs.run_rows import RunRows
 from smoke import SMOKE, pick
 
 DP_SGD = ("privacy.mechanism=dp-sgd", "privacy.epsilon=3", "evaluation.threshold=half")

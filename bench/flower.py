@@ -107,7 +107,7 @@ def measure_idle(folder: Path, seconds: float) -> dict[str, dict[str, dict[str, 
 
 
 def server_root(real: Any) -> psutil.Process:
-    from grandrounds.deploy.server import server_process
+    from grandrounds.capabilities.hospital.deploy.server import server_process
 
     return psutil.Process(server_process(real.link))
 

@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import class_numbers
@@ -41,6 +40,7 @@ from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
 from grandrounds.metrics import paired_t
 from grandrounds.runs.run import Run
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.evaluate import score
 from smoke import SMOKE, pick
 

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.deploy.real import Real
 from tests.support import patients
 
-from grandrounds.deploy.counts import FILE, ROUND, Counts
-from grandrounds.deploy.run_worker import REQUESTS
+from grandrounds.capabilities.hospital.deploy.counts import FILE, ROUND, Counts
+from grandrounds.capabilities.hospital.deploy.run_worker import REQUESTS
 from smoke import pick
 
 GRID = pick("2x1e3,2x1e6,2x1e7,2x5e7,4x1e6,12x1e3", "2x1e3")

@@ -52,12 +52,12 @@ from typing import Any
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import Dataset
 from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.evaluate import score
 from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, calibrate
 from smoke import SMOKE, pick

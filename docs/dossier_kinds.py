@@ -93,12 +93,12 @@ def _deploy(folder: Path) -> Path:
 
     from grandrounds.core.toml import dumps
     from grandrounds.data.agreement.draft import draft_schema
-    from grandrounds.deploy.folders import Folders
-    from grandrounds.deploy.provision import provision
-    from grandrounds.deploy.run_worker import _run_at_sites
-    from grandrounds.deploy.submit import deployed_plan
+    from grandrounds.capabilities.hospital.deploy.folders import Folders
+    from grandrounds.capabilities.hospital.deploy.provision import provision
+    from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites
+    from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
     from grandrounds.engine.transport import FlowerTransport
-    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 
     table, names = patients(SIZES), "abcd"
     site = np.asarray(table.columns["hospital"]).astype(str)

@@ -19,8 +19,8 @@ PACKAGES = (
 
 def operator_codes() -> set[str]:
     """Return the codes of errors in these modules, and all codes with which a site refuses."""
-    from grandrounds.keeper import codes
-    from grandrounds.keeper.policy.rules import CODES
+    from grandrounds.capabilities.hospital.keeper import codes
+    from grandrounds.capabilities.hospital.keeper.policy.rules import CODES
 
     raised = runpy.run_path(str(PAGE.with_name("errors_page.py")))["collect"]()
     names = re.compile("|".join(rf"{re.escape(p)}($|[._])" for p in PACKAGES))

@@ -18,7 +18,7 @@ from grandrounds.methods import METHODS
 SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
     "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "statistics", "site", "methods", "engine",
-    "experiment", "recipes", "report", "runs", "analysis", "keeper", "deploy", "integrations", "api", "cli",
+    "experiment", "recipes", "report", "runs", "analysis", "integrations", "api", "cli",
     "capabilities",
 )  # fmt: skip
 """From the ground up: a package may import those to its left."""

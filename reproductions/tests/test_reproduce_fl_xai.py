@@ -12,13 +12,13 @@ from tests.support import on_few_pictures
 
 import grandrounds as gr
 from grandrounds.analysis.case.heat_maps import map_sheet
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.plan import Settings
 from grandrounds.explain.map_metrics import MAP_NUMBERS, SIMILARITY_NUMBERS, SIZE, label_numbers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds.runs.federation import assemble
+from grandrounds.runs.run_rows import RunRows
 from grandrounds_studies import load_study, studies
 from grandrounds_studies.fl_xai import claims
 from grandrounds_studies.fl_xai.asynchrony import (

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.risk_card import calibrate_points
 from grandrounds.report import figure
+from grandrounds.runs.run_rows import RunRows
 from tests.command import rounds
 from tests.store import finished
 from tests.support import refused

@@ -17,7 +17,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.watch.state import WatchState
-from grandrounds.cli import watch as command
+from grandrounds.capabilities.watch.commands import watch as command
 from grandrounds.statistics.watch import calibrate
 from tests.command import rounds
 from tests.store import copied, finished, shared_folder

@@ -18,7 +18,7 @@ from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.analysis.watch.signer import find_signer
 from grandrounds.analysis.watch.status import read_status
 from grandrounds.audit.entry import OWN
-from grandrounds.cli import watch_alarms
+from grandrounds.capabilities.watch.commands import alarms as watch_alarms
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import Identity

@@ -55,7 +55,7 @@ def test_the_plan_for_hospitals_names_the_model_and_the_bins(run, tmp_path):
     watch = plan["method"]["watch"]
     assert plan["method"]["name"] == "watch" and plan["privacy"]["secure"] and len(watch["model"]) == 64
     pytest.importorskip("flwr")
-    from grandrounds.deploy.submit import deployed_plan
+    from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
 
     there = deployed_plan(tmp_path / "watch.toml", [])
     assert there["data"]["table"] == AT_SITES and there["method"]["watch"]["edges"].keys() == watch["edges"].keys()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.runtime.run import build_stack
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.table import Table
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper.runtime.run import build_stack
 from grandrounds.runs.federation import assemble
 from tests.support import refused
 

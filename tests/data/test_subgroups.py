@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.policy.small_cells import without_small_cells
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import encoding_from
@@ -21,7 +22,6 @@ from grandrounds.data.subgroups import (
 )
 from grandrounds.data.summary import Cells
 from grandrounds.data.table import Table
-from grandrounds.keeper.policy.small_cells import without_small_cells
 from tests.support import agreed, dataset, patients, refused
 
 

@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.provision import provision
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.provision import provision
 
 DATA = """
 [data]

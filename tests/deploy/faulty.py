@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from grandrounds.audit.ledger import Ledger
-from grandrounds.deploy.records import DONE, FAILED, STOPPED, RunRecords
+from grandrounds.capabilities.hospital.deploy.records import DONE, FAILED, STOPPED, RunRecords
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.run import Run
 from tests.deploy.real import ROUNDS, Real, end_group, until

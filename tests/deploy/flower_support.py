@@ -15,19 +15,24 @@ from pathlib import Path
 
 import httpx
 
+from grandrounds.capabilities.hospital.deploy import nginx, pki
+from grandrounds.capabilities.hospital.deploy.consortium import load
+from grandrounds.capabilities.hospital.deploy.control import Control, sync_nodes
+from grandrounds.capabilities.hospital.deploy.files import make_folder, write, write_secret
+from grandrounds.capabilities.hospital.deploy.keys import make_identity, make_keys
+from grandrounds.capabilities.hospital.deploy.processes import Program, SupervisedProgram
+from grandrounds.capabilities.hospital.deploy.run_worker import open_grid
+from grandrounds.capabilities.hospital.deploy.scheduler import open_client, take_task
+from grandrounds.capabilities.hospital.deploy.superlink import (
+    Link,
+    flower_environment,
+    gateway_program,
+    superlink_program,
+)
+from grandrounds.capabilities.hospital.keeper.flower.launcher import command
+from grandrounds.capabilities.hospital.keeper.flower.node import Handler, serve
 from grandrounds.core.errors import RunFailed
-from grandrounds.deploy import nginx, pki
-from grandrounds.deploy.consortium import load
-from grandrounds.deploy.control import Control, sync_nodes
-from grandrounds.deploy.files import make_folder, write, write_secret
-from grandrounds.deploy.keys import make_identity, make_keys
-from grandrounds.deploy.processes import Program, SupervisedProgram
-from grandrounds.deploy.run_worker import open_grid
-from grandrounds.deploy.scheduler import open_client, take_task
-from grandrounds.deploy.superlink import Link, flower_environment, gateway_program, superlink_program
 from grandrounds.engine.transport import FlowerTransport
-from grandrounds.keeper.flower.launcher import command
-from grandrounds.keeper.flower.node import Handler, serve
 
 
 def free_port() -> int:

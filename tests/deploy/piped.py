@@ -23,9 +23,9 @@ from typing import IO, Any
 
 import psutil
 
+from grandrounds.capabilities.hospital.keeper.runtime.worker import READY, read_frame, write_frame
 from grandrounds.core.toml import dumps
 from grandrounds.engine.transport import UNAVAILABLE, Reply
-from grandrounds.keeper.runtime.worker import READY, read_frame, write_frame
 from grandrounds.runs.run import Run
 from tests.deploy.faulty import Faulty, Outcome
 from tests.deploy.piped_process import STARTS

@@ -15,8 +15,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.capabilities.hospital.keeper.runtime.worker import (
+    READY,
+    Supervisor,
+    end_with_parent,
+    read_frame,
+    write_frame,
+)
 from grandrounds.engine.transport import Reply
-from grandrounds.keeper.runtime.worker import READY, Supervisor, end_with_parent, read_frame, write_frame
 
 STARTS = 600.0
 """Seconds that a site may take to start, and to be away before it is missing: a machine may be busy with other tests."""
@@ -56,7 +62,7 @@ class PipeTransport:
 
 def keep(folder: Path, table: str) -> None:
     """Answer messages from standard input with a supervised worker."""
-    from grandrounds.keeper.folder import SiteFolder
+    from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 
     end_with_parent()
     site = SiteFolder(folder)
@@ -74,8 +80,8 @@ def keep(folder: Path, table: str) -> None:
 
 def run(path: str, out: Path, name: str) -> None:
     """Begin or resume a run at the sites."""
-    from grandrounds.deploy import run_worker
-    from grandrounds.deploy.submit import deployed_plan
+    from grandrounds.capabilities.hospital.deploy import run_worker
+    from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
     from grandrounds.engine.dispatcher import Timeouts
 
     end_with_parent()

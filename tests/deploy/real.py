@@ -24,6 +24,10 @@ from typing import Any
 import numpy as np
 import psutil
 
+from grandrounds.capabilities.hospital.deploy.control import ONLINE, Control
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.records import FAILED, STOPPED, RunRecords
+from grandrounds.capabilities.hospital.deploy.superlink import Link
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.names import folder_name
 from grandrounds.core.toml import dumps
@@ -32,10 +36,6 @@ from grandrounds.data.agreement.schema import AgreedSchema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images, to_npz
 from grandrounds.data.table import Table
-from grandrounds.deploy.control import ONLINE, Control
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.records import FAILED, STOPPED, RunRecords
-from grandrounds.deploy.superlink import Link
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
@@ -236,7 +236,7 @@ class Real:
     def worker(self, name: str) -> psutil.Process:
         """The process that works with a site's data."""
         inside = self.keeper(name).children(recursive=True)
-        return next(p for p in inside if "grandrounds.keeper.runtime.worker" in p.cmdline())
+        return next(p for p in inside if "grandrounds.capabilities.hospital.keeper.runtime.worker" in p.cmdline())
 
     def kill_keeper(self, name: str) -> None:
         """kill -9 of the keeper and of the process that works with the data; the SuperNode stays."""

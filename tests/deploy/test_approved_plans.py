@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.provision import provision
+from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites, load_started_plan
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.policy.rules import RUN, plan_digest
+from grandrounds.capabilities.hospital.keeper.runtime.log import SiteLog
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.provision import provision
-from grandrounds.deploy.run_worker import _run_at_sites, load_started_plan
-from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy.rules import RUN, plan_digest
-from grandrounds.keeper.runtime.log import SiteLog
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.site.host import SiteHost

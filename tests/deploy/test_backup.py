@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from grandrounds.audit.ledger import ledger_at
-from grandrounds.deploy.archive import CHUNK
-from grandrounds.deploy.backup import back_up, check_backup, restore
-from grandrounds.deploy.records import RUNNING, RunRecords
-from grandrounds.deploy.status import verify_all
-from grandrounds.deploy.superlink import Link
+from grandrounds.capabilities.hospital.deploy.archive import CHUNK
+from grandrounds.capabilities.hospital.deploy.backup import back_up, check_backup, restore
+from grandrounds.capabilities.hospital.deploy.records import RUNNING, RunRecords
+from grandrounds.capabilities.hospital.deploy.status import verify_all
+from grandrounds.capabilities.hospital.deploy.superlink import Link
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
@@ -228,7 +228,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy.backup import back_up, restore
+from grandrounds.capabilities.hospital.deploy.backup import back_up, restore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit = int(sys.argv[4])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

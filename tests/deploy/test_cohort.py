@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from grandrounds.capabilities.hospital.deploy.folders import Folders, load_agreed
+from grandrounds.capabilities.hospital.deploy.handover import accept, refuse_changed_cohort
+from grandrounds.capabilities.hospital.deploy.manifest import check_manifest
+from grandrounds.capabilities.hospital.deploy.provision import change_agreement, provision
+from grandrounds.capabilities.hospital.deploy.submit import plan_for_sites
+from grandrounds.capabilities.hospital.deployment import Deployment
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.codes import Refusal
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.policy.rules import RUN, Policy, Runs
 from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.cohort.cohort_file import read_cohort
 from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.cohort.plan_cohort import write_agreed
-from grandrounds.deploy.folders import Folders, load_agreed
-from grandrounds.deploy.handover import accept, refuse_changed_cohort
-from grandrounds.deploy.manifest import check_manifest
-from grandrounds.deploy.provision import change_agreement, provision
-from grandrounds.deploy.submit import plan_for_sites
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper import codes
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy.rules import RUN, Policy, Runs
 from grandrounds.protocol.identity import load_public
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import OPEN
-from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run, run
 from grandrounds.runs.runner import execute_plan

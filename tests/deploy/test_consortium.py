@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.capabilities.hospital.deploy.consortium import LONGEST, check_name, parse
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import folder_name
-from grandrounds.deploy.consortium import LONGEST, check_name, parse
 from tests.deploy.consortia import DATA, consortium_text
 
 

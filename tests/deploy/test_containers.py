@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 
-from grandrounds.deploy.consortium import parse
-from grandrounds.deploy.containers import NODE_FILES, server_compose, site_compose
+from grandrounds.capabilities.hospital.deploy.consortium import parse
+from grandrounds.capabilities.hospital.deploy.containers import NODE_FILES, server_compose, site_compose
 from tests.deploy.consortia import consortium_text, free_port, provisioned
 
 ROOT = Path(__file__).resolve().parents[2]

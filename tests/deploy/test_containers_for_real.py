@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.pki import issue, new_authority
 from grandrounds.core.toml import dumps
-from grandrounds.deploy.pki import issue, new_authority
 from tests.deploy.consortia import free_port, provisioned
 from tests.deploy.real import ROUNDS, rounds, until
 

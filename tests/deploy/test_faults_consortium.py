@@ -20,8 +20,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.deploy.records import FAILED, RunRecords
 from grandrounds.data.table import Table
-from grandrounds.deploy.records import FAILED, RunRecords
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
 from tests.deploy.faulty import PRIVATE, REAL_KILLS, SECURE, SEED, Faulty, Outcome, fixed_noise, report

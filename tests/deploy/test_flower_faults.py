@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from grandrounds.deploy.control import Control, sync_nodes
-from grandrounds.deploy.files import make_folder
-from grandrounds.deploy.keys import make_keys
+from grandrounds.capabilities.hospital.deploy.control import Control, sync_nodes
+from grandrounds.capabilities.hospital.deploy.files import make_folder
+from grandrounds.capabilities.hospital.deploy.keys import make_keys
+from grandrounds.capabilities.hospital.keeper.flower.node import BEAT
 from grandrounds.engine.transport import FAILED, UNAVAILABLE
-from grandrounds.keeper.flower.node import BEAT
 from tests.deploy.flower_support import Consortium, start_node, until
 
 pytestmark = pytest.mark.slow

@@ -23,17 +23,17 @@ from flwr.supercore.auth.superexec_secret import load_superexec_auth_secret
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
+from grandrounds.capabilities.hospital.deploy.control import gateway_address
+from grandrounds.capabilities.hospital.deploy.processes import Program, SupervisedProgram, end_leftover
+from grandrounds.capabilities.hospital.deploy.records import DONE, QUEUED, RUNNING, RunRecords
+from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
+from grandrounds.capabilities.hospital.deploy.status import list_runs
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.deploy.superlink import Link, flower_environment, superlink_program
+from grandrounds.capabilities.hospital.keeper.flower import launcher
+from grandrounds.capabilities.hospital.keeper.flower.node import runtime_secret
 from grandrounds.core.sources import AT_SITES
-from grandrounds.deploy.control import gateway_address
-from grandrounds.deploy.processes import Program, SupervisedProgram, end_leftover
-from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords
-from grandrounds.deploy.site_plan import plan_at_sites
-from grandrounds.deploy.status import list_runs
-from grandrounds.deploy.submit import deployed_plan
-from grandrounds.deploy.superlink import Link, flower_environment, superlink_program
 from grandrounds.engine.transport import BATCH, FAILED, GONE, UNAVAILABLE, FlowerTransport
-from grandrounds.keeper.flower import launcher
-from grandrounds.keeper.flower.node import runtime_secret
 from grandrounds.protocol import flower_message as flower_letters
 from grandrounds.protocol.flower_message import SMALL, NotAMessage, pack, unpack
 

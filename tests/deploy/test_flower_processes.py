@@ -12,12 +12,12 @@ from tests.support import refused
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.deploy.control import Control, sync_nodes
+from grandrounds.capabilities.hospital.deploy.files import make_folder
+from grandrounds.capabilities.hospital.deploy.keys import make_keys
+from grandrounds.capabilities.hospital.keeper.flower.node import serve
 from grandrounds.core.errors import RunFailed
-from grandrounds.deploy.control import Control, sync_nodes
-from grandrounds.deploy.files import make_folder
-from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.transport import FAILED
-from grandrounds.keeper.flower.node import serve
 from tests.deploy.flower_support import Consortium, start_node, until
 
 PATIENT = "patient with a creatinine of 3.2"

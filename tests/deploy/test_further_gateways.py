@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy import renewal
+from grandrounds.capabilities.hospital.deploy.consortium import parse
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.pki import IssuedCertificate, issue
+from grandrounds.capabilities.hospital.deploy.provision import provision
+from grandrounds.capabilities.hospital.deploy.superlink import Link, further_gateway_programs
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.network.diagnosis import diagnose
+from grandrounds.capabilities.hospital.keeper.network.route import read_route
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy import renewal
-from grandrounds.deploy.consortium import parse
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.pki import IssuedCertificate, issue
-from grandrounds.deploy.provision import provision
-from grandrounds.deploy.superlink import Link, further_gateway_programs
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.network.diagnosis import diagnose
-from grandrounds.keeper.network.route import read_route
 from tests.deploy.consortia import free_port
 from tests.deploy.test_gateway import NGINX, _Upstream
 

@@ -21,9 +21,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from grandrounds.deploy import renewal
-from grandrounds.deploy.nginx import FLEET
-from grandrounds.deploy.pki import IssuedCertificate, certificate_pem, issue, new_authority
+from grandrounds.capabilities.hospital.deploy import renewal
+from grandrounds.capabilities.hospital.deploy.nginx import FLEET
+from grandrounds.capabilities.hospital.deploy.pki import IssuedCertificate, certificate_pem, issue, new_authority
 from tests.deploy.consortia import free_port, provisioned
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

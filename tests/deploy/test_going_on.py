@@ -10,9 +10,9 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.audit.book import read_keys
+from grandrounds.capabilities.hospital.deploy import run_worker
+from grandrounds.capabilities.hospital.deploy.run_worker import check_keys
 from grandrounds.core.errors import RunFailed
-from grandrounds.deploy import run_worker
-from grandrounds.deploy.run_worker import check_keys
 from tests.engine.disturbed import hospitals
 from tests.engine.hospitals import final_model
 from tests.engine.memory_transport import MemoryTransport
@@ -65,9 +65,9 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_round_and_is_resumed_with_th
 def test_a_run_that_a_killed_server_had_taken_but_not_begun_is_started_again_with_its_plan(tmp_path):
     """The record says queued, and the SuperLink believes that it runs."""
     pytest.importorskip("flwr")
-    from grandrounds.deploy.control import PENDING, Control
-    from grandrounds.deploy.records import QUEUED, RunRecords
-    from grandrounds.deploy.scheduler import RunScheduler, open_client, take_task
+    from grandrounds.capabilities.hospital.deploy.control import PENDING, Control
+    from grandrounds.capabilities.hospital.deploy.records import QUEUED, RunRecords
+    from grandrounds.capabilities.hospital.deploy.scheduler import RunScheduler, open_client, take_task
     from tests.deploy.flower_support import Consortium
 
     consortium = Consortium(tmp_path, "north")
@@ -95,9 +95,9 @@ def test_a_run_that_a_killed_server_had_taken_but_not_begun_is_started_again_wit
 @pytest.mark.parametrize("by", ["a jump of the clock", "an operator"])
 def test_a_run_that_flower_ended_is_submitted_again_unless_an_operator_stopped_it(tmp_path, by):
     pytest.importorskip("flwr")
-    from grandrounds.deploy.control import PENDING, Control
-    from grandrounds.deploy.records import QUEUED, RUNNING, STOPPED, RunRecords
-    from grandrounds.deploy.scheduler import RunScheduler
+    from grandrounds.capabilities.hospital.deploy.control import PENDING, Control
+    from grandrounds.capabilities.hospital.deploy.records import QUEUED, RUNNING, STOPPED, RunRecords
+    from grandrounds.capabilities.hospital.deploy.scheduler import RunScheduler
     from tests.deploy.flower_support import Consortium
     from tests.deploy.real import until
 

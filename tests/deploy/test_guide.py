@@ -10,10 +10,10 @@ import shlex
 import pytest
 from typer.main import get_command
 
+from grandrounds.capabilities.hospital.deploy.consortium import load
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
 from grandrounds.cli import app
 from grandrounds.data.agreement.schema import DataSchema
-from grandrounds.deploy.consortium import load
-from grandrounds.deploy.submit import deployed_plan
 from tests.deploy.guide import CTRL_C, FIRST_ROUND, PAGE, ROOT, Reader, commands, files, shows
 
 TEXT = PAGE.read_text(encoding="utf-8")

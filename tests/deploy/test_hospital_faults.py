@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.deploy.control import ONLINE, Control
+from grandrounds.capabilities.hospital.deploy.superlink import Link
+from grandrounds.capabilities.hospital.keeper import codes
 from grandrounds.core.errors import GrandRoundsError
-from grandrounds.deploy.control import ONLINE, Control
-from grandrounds.deploy.superlink import Link
-from grandrounds.keeper import codes
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
 from tests.deploy.real import ROUNDS, Real, rounds, until

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("flwr")
 pytest.importorskip("torch")
 
+from grandrounds.capabilities.hospital.keeper import codes
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.sets.images import IMAGE_SETS
-from grandrounds.keeper import codes
 from tests.deploy.real import Real, rounds
 from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model
 

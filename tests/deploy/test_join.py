@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy import approval as approvals
+from grandrounds.capabilities.hospital.deploy import keys, records, renewal
+from grandrounds.capabilities.hospital.deploy.approval import approve
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.invitations import Invitation
+from grandrounds.capabilities.hospital.deploy.key_requests import KeyRequest, join, rekey
+from grandrounds.capabilities.hospital.deploy.keys import PublicKeys
+from grandrounds.capabilities.hospital.deploy.manifest import check_manifest
+from grandrounds.capabilities.hospital.deploy.status import list_keys, verify_all
 from grandrounds.core.errors import BadInput
-from grandrounds.deploy import approval as approvals
-from grandrounds.deploy import records, renewal
-from grandrounds.deploy.approval import approve
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.invitations import Invitation
-from grandrounds.deploy.key_requests import KeyRequest, join, rekey
-from grandrounds.deploy.keys import PublicKeys
-from grandrounds.deploy.manifest import check_manifest
-from grandrounds.deploy.status import list_keys, verify_all
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import Peers
 from tests.command import rounds
@@ -164,7 +164,7 @@ def test_a_repeated_join_keeps_the_keys(hospital):
 
 def test_a_join_that_was_interrupted_leaves_no_half_of_the_keys(hospital, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("grandrounds.deploy.keys.write_secret", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(keys, "write_secret", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             join(hospital)
     assert not (hospital / "keys").exists()

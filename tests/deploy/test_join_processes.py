@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.status import list_keys
 from grandrounds.core.names import folder_name
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.status import list_keys
 from grandrounds.protocol.identity import Identity, load_public
 from tests.deploy.real import Real, rounds
 from tests.deploy.test_hospitals_for_real import PLANS, gateway, same_model, table

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.keeper.runtime.large_answers import LargeAnswers
+from grandrounds.capabilities.hospital.keeper.runtime.site import OBJECT_SIZE
 from grandrounds.engine.parts import PartsTransport
 from grandrounds.engine.transport import RECEIVING
-from grandrounds.keeper.runtime.large_answers import LargeAnswers
-from grandrounds.keeper.runtime.site import OBJECT_SIZE
 from tests.deploy.cut import Wire
 from tests.deploy.flower_support import Consortium, until
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.counts import ROUND, STARTED, Counts
+from grandrounds.capabilities.hospital.deploy.metrics import server_metrics
+from grandrounds.capabilities.hospital.deploy.records import QUEUED, RUNNING, RunRecords
+from grandrounds.capabilities.hospital.deploy.superlink import Link
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.runtime.site import Site
 from grandrounds.core.prometheus import disk_metrics, label, merge_metrics, prometheus
-from grandrounds.deploy.counts import ROUND, STARTED, Counts
-from grandrounds.deploy.metrics import server_metrics
-from grandrounds.deploy.records import QUEUED, RUNNING, RunRecords
-from grandrounds.deploy.superlink import Link
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.runtime.site import Site
 from tests.deploy.consortia import provisioned
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")

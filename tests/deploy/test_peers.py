@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy import renewal
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.core.errors import RunFailed
-from grandrounds.deploy import renewal
-from grandrounds.deploy.folders import Folders
-from grandrounds.keeper.folder import SiteFolder
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import Changes, Peers, fingerprint
 from tests.command import rounds

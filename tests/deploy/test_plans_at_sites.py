@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.deployment import empty
+from grandrounds.capabilities.hospital.keeper.runtime.run import build_stack
 from grandrounds.core.plan import Settings
 from grandrounds.core.sources import AT_SITES, STROKES
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.images import ImageSet
-from grandrounds.deploy.site_plan import plan_at_sites
-from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.runtime.run import build_stack
-from grandrounds.runs.deployment import empty
 from tests.support import refused
 
 PICTURES = {

@@ -14,13 +14,13 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from grandrounds.capabilities.hospital.deploy.files import make_folder
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.manifest import check_manifest
+from grandrounds.capabilities.hospital.deploy.pki import IssuedCertificate, issue, load_certificate, new_authority
+from grandrounds.capabilities.hospital.deploy.status import ENDED, ENDS_SOON, HOLDS, list_keys
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.data.agreement.schema_file import read_schema
-from grandrounds.deploy.files import make_folder
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.manifest import check_manifest
-from grandrounds.deploy.pki import IssuedCertificate, issue, load_certificate, new_authority
-from grandrounds.deploy.status import ENDED, ENDS_SOON, HOLDS, list_keys
-from grandrounds.keeper.policy.rules import Policy
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import consortium_text, provisioned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from grandrounds.deploy.records import QUEUED, RUNNING, RunRecords
+from grandrounds.capabilities.hospital.deploy.records import QUEUED, RUNNING, RunRecords
 
 
 def test_nothing_is_lost_where_several_write_at_once(tmp_path):

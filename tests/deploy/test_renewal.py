@@ -8,11 +8,11 @@ import sqlite3
 
 import pytest
 
-from grandrounds.deploy import records, renewal
-from grandrounds.deploy.files import make_folder
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.key_requests import rekey
-from grandrounds.deploy.pki import load_certificate, read_revocations
+from grandrounds.capabilities.hospital.deploy import records, renewal
+from grandrounds.capabilities.hospital.deploy.files import make_folder
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.key_requests import rekey
+from grandrounds.capabilities.hospital.deploy.pki import load_certificate, read_revocations
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import provisioned

@@ -6,14 +6,14 @@ import json
 import subprocess
 import sys
 
-from grandrounds.deploy.counts import Counts
-from grandrounds.deploy.plan_encryption import make_plan_key
-from grandrounds.deploy.run_worker import UNEXPECTED
-from grandrounds.deploy.scheduler import FINAL
+from grandrounds.capabilities.hospital.deploy.counts import Counts
+from grandrounds.capabilities.hospital.deploy.plan_encryption import make_plan_key
+from grandrounds.capabilities.hospital.deploy.run_worker import UNEXPECTED
+from grandrounds.capabilities.hospital.deploy.scheduler import FINAL
 
 BROKEN = """
 import sys
-from grandrounds.deploy import run_worker
+from grandrounds.capabilities.hospital.deploy import run_worker
 def fail(task):
     raise ValueError("lactate 9.1")
 if sys.argv[1] == "broken":

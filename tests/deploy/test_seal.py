@@ -11,7 +11,7 @@ import tarfile
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from grandrounds.deploy import seal as sealed
+from grandrounds.capabilities.hospital.deploy import seal as sealed
 from tests.command import rounds
 from tests.deploy.consortia import consortium_text
 from tests.support import refused

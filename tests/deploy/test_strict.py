@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.keeper.codes import POLICY
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.policy.rules import METHOD, RUN, Policy
+from grandrounds.capabilities.hospital.keeper.policy.templates import STANDARD, STRICT, policy_template
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.run_worker import _run_at_sites
-from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.codes import POLICY
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy.rules import METHOD, RUN, Policy
-from grandrounds.keeper.policy.templates import STANDARD, STRICT, policy_template
 from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.memory_transport import MemoryTransport

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from grandrounds.capabilities.hospital.deploy.control import Control, FlowerRun, Node
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.records import QUEUED, STOPPED, RunRecords
+from grandrounds.capabilities.hospital.deploy.superlink import Link
 from grandrounds.core.names import folder_name
-from grandrounds.deploy.control import Control, FlowerRun, Node
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.records import QUEUED, STOPPED, RunRecords
-from grandrounds.deploy.superlink import Link
 from tests.command import rounds
 from tests.deploy.consortia import free_port, provisioned
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.deploy.consortium import parse
-from grandrounds.deploy.start_files import InstallPaths, server_units, site_units
+from grandrounds.capabilities.hospital.deploy.consortium import parse
+from grandrounds.capabilities.hospital.deploy.start_files import InstallPaths, server_units, site_units
 from tests.deploy.consortia import consortium_text, provisioned
 
 CONSORTIUM = parse(consortium_text("St. Mary Zürich", address="fl.example.org"))

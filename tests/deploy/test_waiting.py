@@ -30,8 +30,8 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from grandrounds.deploy.superlink_launcher import RUNTIME, Uploads
-from grandrounds.keeper.flower.launcher import Activation, OneByOne
+from grandrounds.capabilities.hospital.deploy.superlink_launcher import RUNTIME, Uploads
+from grandrounds.capabilities.hospital.keeper.flower.launcher import Activation, OneByOne
 from grandrounds.protocol.flower_inline import run_in_line
 from grandrounds.protocol.flower_retry import REQUEST, RetryInterceptor, RetryMiddleware
 from grandrounds.protocol.flower_wait import News
@@ -81,7 +81,7 @@ def test_messages_are_announced_with_their_last_part():
 READ = """
 import sys
 from pathlib import Path
-from grandrounds.keeper.flower.launcher import Activation, OneByOne
+from grandrounds.capabilities.hospital.keeper.flower.launcher import Activation, OneByOne
 print(Activation(Path(sys.argv[1])).read())
 """
 

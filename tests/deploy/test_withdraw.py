@@ -12,16 +12,16 @@ pytest.importorskip("flwr")
 
 from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.digest import model_digest
+from grandrounds.capabilities.hospital.deploy.control import Control
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.plan_encryption import decrypt_plan
+from grandrounds.capabilities.hospital.deploy.provision import provision
+from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
-from grandrounds.deploy.control import Control
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.plan_encryption import decrypt_plan
-from grandrounds.deploy.provision import provision
-from grandrounds.deploy.run_worker import _run_at_sites
-from grandrounds.deploy.submit import deployed_plan
 from grandrounds.engine.transport import FlowerTransport
-from grandrounds.keeper.folder import SiteFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.withdrawal import read_withdrawn
 from tests.command import rounds

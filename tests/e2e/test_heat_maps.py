@@ -12,7 +12,6 @@ from rich.console import Console
 
 import grandrounds as gr
 from grandrounds.analysis.case.heat_maps import map_sheet
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.cli.images import show_all
 from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.core.rng import generator
@@ -26,6 +25,7 @@ from grandrounds.explain.map_metrics import (
     measure_maps,
 )
 from grandrounds.report.figures import map_concentration, map_similarity
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.host import SiteHost
 from grandrounds.site.map_files import read_maps
 from tests.cli.test_commands import refused as command_refused

@@ -12,12 +12,12 @@ import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.case_page import percentile_text
 from grandrounds.analysis.privacy.account import load_account
+from grandrounds.capabilities.hospital.keeper.policy.rules import REPORT as REPORT_REFUSED
+from grandrounds.capabilities.hospital.keeper.policy.rules import TASK as TASK_REFUSED
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.core.arrays import load
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
-from grandrounds.keeper.policy.rules import REPORT as REPORT_REFUSED
-from grandrounds.keeper.policy.rules import TASK as TASK_REFUSED
-from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods.veil.budget import PERCENTILES as WHAT
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.protocol.messages import Ask

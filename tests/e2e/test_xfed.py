@@ -9,7 +9,6 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.data.image_files import read_npz
@@ -20,6 +19,7 @@ from grandrounds.methods.xfed.site import CandidateModels
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site import host as hosts
 from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.engine.sealing import MessageSealer
-from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.envelope import Envelope, peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.sessions import EphemeralKey, Handshake, Session

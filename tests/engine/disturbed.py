@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
+from grandrounds.capabilities.hospital.keeper.runtime.run import SiteIdentity, SiteRun
 from grandrounds.engine.transport import UNAVAILABLE, Reply
-from grandrounds.keeper.runtime.keeper import Keeper
-from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun
 from grandrounds.protocol.codec import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import MAGIC, peek
 from grandrounds.protocol.messages import Answer, AskId

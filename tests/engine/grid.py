@@ -7,7 +7,7 @@ from functools import partial
 
 from flwr.app import Message
 
-from grandrounds.keeper.runtime.keeper import Keeper
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.flower_message import pack, unpack
 from tests.near_grid import NearGrid
 

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.hospital.deployment import Deployment
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.policy.rules import Cells, Exact, Policy, Reports
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.core.arrays import load
 from grandrounds.core.plan import Settings
 from grandrounds.core.sources import AT_SITES
@@ -16,11 +20,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.engine.dispatcher import Timeouts
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import Cells, Exact, Policy, Reports
-from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.identity import Identity
-from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.ledger import SERVER

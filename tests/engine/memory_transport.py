@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
+from grandrounds.capabilities.hospital.keeper.runtime.run import SiteIdentity
 from grandrounds.engine.transport import UNAVAILABLE, Reply
-from grandrounds.keeper.runtime.keeper import Keeper
-from grandrounds.keeper.runtime.run import SiteIdentity
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 

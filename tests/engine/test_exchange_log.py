@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.counts import CountEvents, Counts
+from grandrounds.capabilities.hospital.keeper.runtime.log import SiteLog
 from grandrounds.core.event_log import LineFile, append_line
-from grandrounds.deploy.counts import CountEvents, Counts
-from grandrounds.keeper.runtime.log import SiteLog
 from tests.engine.hospitals import Hospitals
 from tests.engine.memory_transport import MemoryTransport
 from tests.support import patients

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from grandrounds.audit.ledger import Ledger
+from grandrounds.capabilities.hospital.keeper.policy.rules import TASK, Tasks
 from grandrounds.core.errors import RunFailed
 from grandrounds.engine.faults import DROPPED
-from grandrounds.keeper.policy.rules import TASK, Tasks
 from grandrounds.protocol.envelope import peek
 from grandrounds.protocol.identity import load_public
 from grandrounds.runs.folder import RunFolder

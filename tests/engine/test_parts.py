@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.runtime import large_answers
+from grandrounds.capabilities.hospital.keeper.runtime.large_answers import LargeAnswers
 from grandrounds.core.errors import BadInput
 from grandrounds.engine import parts as module
 from grandrounds.engine.parts import PartsTransport
 from grandrounds.engine.transport import FAILED, GONE, RECEIVING, UNAVAILABLE, Reply
-from grandrounds.keeper.runtime import large_answers
-from grandrounds.keeper.runtime.large_answers import LargeAnswers
 from grandrounds.protocol.parts import ANNOUNCE, BYTES, PartMessage, decode_part, is_part
 
 ANSWER = os.urandom(3_000_000)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.engine.sealing import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
-from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import bundle, unbundle
 from grandrounds.protocol.envelope import peek
 from grandrounds.protocol.identity import Identity

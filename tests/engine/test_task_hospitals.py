@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.data.table import Table
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import Policy
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.memory_transport import MemoryTransport
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.codes import FEW_NEW_PATIENTS, Refusal
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.capabilities.hospital.keeper.watched import EarlierWatches
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.new_patients import NewPatients, read_new_patients
 from grandrounds.data.table import Table
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import FEW_NEW_PATIENTS, Refusal
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.policy.rules import Policy
-from grandrounds.keeper.watched import EarlierWatches
 from grandrounds.methods.watch.server import COUNTS
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.runs.watched import watch_values

@@ -59,11 +59,11 @@ def exchange(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 def policies(_: Path) -> Any:
     """What policies of hospitals say, and what sites would be asked by plans of many kinds."""
+    from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy
+    from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
     from grandrounds.core.plan import Settings
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.experiment.requests import expected_asks
-    from grandrounds.keeper.policy.describe import describe_policy
-    from grandrounds.keeper.policy.rules import Policy
     from tests.keeper.plans import PLANS as SMALL
 
     asked = {}

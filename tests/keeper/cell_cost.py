@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.keeper.policy.rules import Policy
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from tests.keeper.test_small_cells import trimming
 
 SEEDS = range(5)

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.accounting.account import Account, Paid
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.keeper.accounting.account import Account, Paid
-from grandrounds.keeper.accounting.terms import Terms
 from grandrounds.models import model_spec
 from grandrounds.privacy.secagg import Secret
 from grandrounds.privacy.site_budget import SiteBudget

@@ -12,19 +12,19 @@ import pytest
 from grandrounds.analysis.recalibration.recalibrate import hash_model
 from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.audit.entry import OWN
+from grandrounds.capabilities.hospital.deploy.folders import Folders
+from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
+from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
+from grandrounds.capabilities.hospital.deployment import Deployment
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.runtime import run as site_run
+from grandrounds.capabilities.hospital.keeper.runtime.run import build_stack
+from grandrounds.capabilities.hospital.keeper.site_models import find_watch_folder
+from grandrounds.capabilities.hospital.keeper.watch_rows import read_site_rows
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
-from grandrounds.deploy.folders import Folders
-from grandrounds.deploy.site_plan import plan_at_sites
-from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.runtime import run as site_run
-from grandrounds.keeper.runtime.run import build_stack
-from grandrounds.keeper.site_models import find_watch_folder
-from grandrounds.keeper.watch_rows import read_site_rows
 from grandrounds.protocol.identity import load_public
-from grandrounds.runs.deployment import Deployment
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan

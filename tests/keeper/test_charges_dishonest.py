@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.accounting.account import Account
 from grandrounds.core.errors import BadInput
-from grandrounds.keeper.accounting.account import Account
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.accounting.account import Account, describe
+from grandrounds.capabilities.hospital.keeper.accounting.terms import check_own_split, declared_noise
 from grandrounds.data.split import Rows
-from grandrounds.keeper.accounting.account import Account, describe
-from grandrounds.keeper.accounting.terms import check_own_split, declared_noise
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.secagg import Secret

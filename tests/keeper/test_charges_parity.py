@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.accounting.terms import declared_noise
 from grandrounds.core.errors import RunFailed
-from grandrounds.keeper.accounting.terms import declared_noise
 from grandrounds.privacy.accounting import epsilon_of
 from tests.keeper.charges_support import DELTA, STRICT, Guarded, consortium, experiment
 from tests.support import refused, thinned

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, sum_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Disclosure
 from grandrounds.core.errors import RunFailed
-from grandrounds.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, sum_cost
-from grandrounds.keeper.accounting.terms import Disclosure
 from grandrounds.methods.secure import SecureRule, exchange_identities, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.keeper.accounting.account import Account
-from grandrounds.keeper.accounting.terms import Terms
+from grandrounds.capabilities.hospital.keeper.accounting.account import Account
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.protocol.messages import Ask
 from tests.keeper.charges_support import NOBODY, STRICT, Site, told
 from tests.support import refused

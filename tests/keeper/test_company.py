@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.access import AccessControl, RejectedPeers
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
-from grandrounds.keeper import codes
-from grandrounds.keeper.access import AccessControl, RejectedPeers
-from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import decode_answer, encode_ask, peek_answer, peek_ask, unbundle
 from grandrounds.protocol.envelope import Envelope
 from grandrounds.protocol.identity import Identity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.keeper.policy.describe import describe_policy
-from grandrounds.keeper.policy.rules import Policy
+from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from tests.support import refused
 
 

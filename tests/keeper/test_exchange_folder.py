@@ -14,10 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.keeper import codes
-from grandrounds.keeper.folder import SiteFolder
-from grandrounds.keeper.runtime.answers import AnsweredAsk, AnsweredMessage
-from grandrounds.keeper.runtime.exchange_folder import FolderWorker, WorkerJob, is_alive, read_exchange, serve_folder
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.hospital.keeper.runtime.answers import AnsweredAsk, AnsweredMessage
+from grandrounds.capabilities.hospital.keeper.runtime.exchange_folder import (
+    FolderWorker,
+    WorkerJob,
+    is_alive,
+    read_exchange,
+    serve_folder,
+)
 from grandrounds.protocol.codec import decode_answer
 from grandrounds.protocol.envelope import peek
 from grandrounds.protocol.identity import Identity
@@ -113,7 +119,8 @@ def test_what_a_worker_left_is_answered_by_the_next_one(tmp_path, keeper):
 def test_a_second_worker_is_refused(tmp_path):
     """POSIX locks belong to a process, so the other worker is one."""
     program = (
-        "import sys, threading; from pathlib import Path; from grandrounds.keeper.runtime.exchange_folder import serve_folder; "
+        "import sys, threading; from pathlib import Path; "
+        "from grandrounds.capabilities.hospital.keeper.runtime.exchange_folder import serve_folder; "
         "stop = threading.Event(); threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start(); "
         "print('ready', flush=True); serve_folder(Path(sys.argv[1]), None, stop)"
     )
@@ -213,9 +220,9 @@ def test_the_batch_script_runs_this_command(consortium, tmp_path):
 def consortium(tmp_path_factory) -> Path:
     """Three hospitals with their files, whose workers are elsewhere."""
     pytest.importorskip("flwr")
+    from grandrounds.capabilities.hospital.deploy.provision import provision
     from grandrounds.core.toml import dumps
     from grandrounds.data.agreement.draft import draft_schema
-    from grandrounds.deploy.provision import provision
     from tests.deploy.real import write_csv
 
     folder = tmp_path_factory.mktemp("cluster")
@@ -261,9 +268,9 @@ class Through:
 
 def conduct(folder: Path, run: str, keepers) -> str:
     from grandrounds.audit.digest import model_digest
-    from grandrounds.deploy.folders import Folders
-    from grandrounds.deploy.run_worker import _run_at_sites
-    from grandrounds.deploy.submit import deployed_plan
+    from grandrounds.capabilities.hospital.deploy.folders import Folders
+    from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites
+    from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
     from grandrounds.engine.transport import FlowerTransport
     from grandrounds.runs.run import Run
     from tests.engine.grid import keeper_grid

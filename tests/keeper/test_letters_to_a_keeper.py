@@ -10,13 +10,13 @@ from itertools import count
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.policy.describe import MEANS
+from grandrounds.capabilities.hospital.keeper.policy.rules import CODES, TASK, Policy
+from grandrounds.capabilities.hospital.keeper.runtime.run import SiteRun
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.keeper import codes
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.describe import MEANS
-from grandrounds.keeper.policy.rules import CODES, TASK, Policy
-from grandrounds.keeper.runtime.run import SiteRun
 from grandrounds.protocol.codec import bundle, encode_ask, peek_answer, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Envelope, peek, seal
 from grandrounds.protocol.identity import Identity

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.codes import Refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy, is_private
 from grandrounds.core.arrays import load, save
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.accounting.ask_costs import ask_cost
-from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import Policy, is_private
 from grandrounds.methods.personal.guard import LEVEL
 from grandrounds.methods.personal.server import VARIANCES
 from grandrounds.methods.personal.site import FILE, digest_model

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy import rules as said
+from grandrounds.capabilities.hospital.keeper.policy.describe import MEANS, describe_policy
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions, refused_requests
+from grandrounds.capabilities.hospital.keeper.policy.rules import CODES, Policy, plan_digest
+from grandrounds.capabilities.hospital.keeper.policy.templates import RESEARCH, policy_template
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.explain.map_metrics import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
-from grandrounds.keeper.policy import rules as said
-from grandrounds.keeper.policy.describe import MEANS, describe_policy
-from grandrounds.keeper.policy.questions import Questions, refused_requests
-from grandrounds.keeper.policy.rules import CODES, Policy, plan_digest
-from grandrounds.keeper.policy.templates import RESEARCH, policy_template
 from grandrounds.methods import REGULARIZERS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.codes import Refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import REPEATS, Questions
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.data.summary import Moments
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.keeper import codes
-from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy.questions import REPEATS, Questions
-from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.privacy.secagg import WITHHELD
 from grandrounds.privacy.secagg.terms import hide
 from grandrounds.protocol.codec import bundle, decode_answer, decode_ask, encode_ask, peek_answer, unbundle

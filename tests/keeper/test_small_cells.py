@@ -7,9 +7,9 @@ import json
 import numpy as np
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.capabilities.hospital.keeper.policy.small_cells import without_small_cells
 from grandrounds.data.summary import Cells, Summary, grid_value
-from grandrounds.keeper.policy.rules import Policy
-from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.metrics.tally import Tally, tally
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.host import SiteHost

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grandrounds.keeper.runtime.keeper import Keeper
-from grandrounds.keeper.store import Opening, Store
+from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
+from grandrounds.capabilities.hospital.keeper.store import Opening, Store
 from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.protocol.messages import AskId
 from tests.engine.disturbed import decisions, hospitals

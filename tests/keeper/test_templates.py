@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy import rules
+from grandrounds.capabilities.hospital.keeper.policy.approval import Review, approve
+from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy, explain_refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import refused_requests
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy, plan_digest
+from grandrounds.capabilities.hospital.keeper.policy.templates import (
+    RESEARCH,
+    STANDARD,
+    STRICT,
+    TEMPLATES,
+    policy_template,
+)
 from grandrounds.core.errors import BadInput
 from grandrounds.core.sources import AT_SITES
 from grandrounds.experiment.checks.privacy import has_accounting
-from grandrounds.keeper.policy import rules
-from grandrounds.keeper.policy.approval import Review, approve
-from grandrounds.keeper.policy.describe import describe_policy, explain_refusal
-from grandrounds.keeper.policy.questions import refused_requests
-from grandrounds.keeper.policy.rules import Policy, plan_digest
-from grandrounds.keeper.policy.templates import RESEARCH, STANDARD, STRICT, TEMPLATES, policy_template
 from grandrounds.methods import METHODS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import COUNT, NOTHING

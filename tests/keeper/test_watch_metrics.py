@@ -5,9 +5,9 @@ from __future__ import annotations
 import urllib.request
 from types import SimpleNamespace
 
-from grandrounds.keeper.runtime.health import Health
-from grandrounds.keeper.runtime.site import Site
-from grandrounds.keeper.runtime.supernode import ConnectionStatus
+from grandrounds.capabilities.hospital.keeper.runtime.health import Health
+from grandrounds.capabilities.hospital.keeper.runtime.site import Site
+from grandrounds.capabilities.hospital.keeper.runtime.supernode import ConnectionStatus
 from tests.analysis.watch.records import alarmed
 from tests.analysis.watch.test_metrics import labels, parse
 

@@ -7,9 +7,9 @@ import sys
 import psutil
 import pytest
 
+from grandrounds.capabilities.hospital.keeper import codes
+from grandrounds.capabilities.hospital.keeper.runtime.worker import Supervisor
 from grandrounds.core.errors import RunFailed
-from grandrounds.keeper import codes
-from grandrounds.keeper.runtime.worker import Supervisor
 from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
 from grandrounds.protocol.envelope import Envelope, digest, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
@@ -20,8 +20,8 @@ from tests.support import refused
 ME = Identity.simulated(0, "b")
 CHILD = """
 import os, signal, sys, time
-from grandrounds.keeper.runtime.answers import AnsweredMessage
-from grandrounds.keeper.runtime.worker import READY, read_frame, write_frame
+from grandrounds.capabilities.hospital.keeper.runtime.answers import AnsweredMessage
+from grandrounds.capabilities.hospital.keeper.runtime.worker import READY, read_frame, write_frame
 write_frame(sys.stdout.buffer, READY)
 while (letter := read_frame(sys.stdin.buffer)) is not None:
     if b"hang" in letter:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
+from grandrounds.runs.run_rows import RunRows
 
 QUICK = {"explain.sketch": "none", "evaluation.every": 100}
 

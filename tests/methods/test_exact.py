@@ -12,15 +12,15 @@ from lifelines.datasets import load_lung
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.codes import Refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
+from grandrounds.capabilities.hospital.keeper.policy.rules import DAYS, NUMBERS, Policy
 from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.records import Decision
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import DAYS, NUMBERS, Policy
 from grandrounds.methods.exact.site import ask_question, read_question
 from grandrounds.protocol.messages import AskId
 from grandrounds.statistics.question import Question

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.plan import Settings
 from grandrounds.data.table import Table
-from grandrounds.keeper.accounting.ask_costs import ask_cost
-from grandrounds.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.methods.exact.private_gam import COUNTS, PrivateGAMSite
 from grandrounds.models.columns import Column
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for

@@ -10,6 +10,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.api.comparing_sites import quality_values
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
+from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.bins import AgreedBins
@@ -17,11 +22,6 @@ from grandrounds.data.agreement.counts import HIDDEN, Roles, count_rows
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
 from grandrounds.experiment.requests import expected_asks
-from grandrounds.keeper.accounting.ask_costs import ask_cost
-from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import CELLS, SECURE, TASK, Policy
 from grandrounds.methods.quality.comparison import Rules, compare_block, fill_hidden, guess_unit, measure_effect
 from grandrounds.methods.quality.findings import find_differences
 from grandrounds.methods.quality.result import compare_with_totals

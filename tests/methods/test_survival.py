@@ -8,8 +8,8 @@ from lifelines import KaplanMeierFitter
 from lifelines.utils import restricted_mean_survival_time
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy.rules import DAYS, Policy
 from grandrounds.data.table import Table
-from grandrounds.keeper.policy.rules import DAYS, Policy
 from grandrounds.methods.exact.site import ask_question
 from grandrounds.protocol.messages import AskId
 from grandrounds.statistics import ANSWERS

@@ -13,16 +13,16 @@ import pytest
 from scipy import stats
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
+from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.new_patients import PlantedShift
 from grandrounds.data.table import Table
 from grandrounds.experiment.requests import expected_asks
-from grandrounds.keeper.accounting.ask_costs import ask_cost
-from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import CELLS, SECURE, TASK, Policy
 from grandrounds.methods.watch.bins import WatchBins, agree_edges, edges_json
 from grandrounds.methods.watch.comparison import (
     Comparison,

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.codes import Refusal
+from grandrounds.capabilities.hospital.keeper.policy.describe import foresee_ratio
+from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
+from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, Cells, Policy
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.codes import Refusal
-from grandrounds.keeper.policy.describe import foresee_ratio
-from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import CELLS, Cells, Policy
 from grandrounds.methods import METHODS
 from grandrounds.methods.exact.exchange import ExactMethod, read_result
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND, ask_question, read_question

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import READERS, ask_cost
+from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy
+from grandrounds.capabilities.hospital.keeper.policy.rules import REPORT, SECURE, TASK, Policy, is_private
+from grandrounds.capabilities.hospital.keeper.policy.small_cells import without_small_cells
 from grandrounds.engine.claims import inconsistent_shapes
 from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
-from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
-from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.policy.describe import describe_policy
-from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, is_private
-from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.privacy.secagg.terms import STEPS
 from grandrounds.protocol.messages import Answers, Ask, AskId
 from grandrounds.protocol.task_spec import (

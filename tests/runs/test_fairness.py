@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.data.table import Table
-from grandrounds.keeper.policy.rules import Policy
 from grandrounds.metrics.gaps import GAP_METRICS
 from grandrounds.report.fairness import describe_gaps, group_tables
 from tests.keeper.test_small_cells import trimming

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.core.plan import Settings
-from grandrounds.keeper.policy.rules import Policy
 from grandrounds.metrics.score_counts import ScoreCounts
 from grandrounds.runs.federation import assemble
 from tests.keeper.test_small_cells import trimming

@@ -254,8 +254,8 @@ def test_the_repetition_is_charged_and_the_record_states_the_sum(table, tmp_path
 
 
 def test_a_pooled_run_and_the_shadows_of_an_attack_do_without_the_site(table, tmp_path):
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.analysis.membership.shadows import _shadow_plan
+    from grandrounds.runs.run_rows import RunRows
 
     run = start(table, tmp_path / "a", reference={}, method={"name": "pooled", "rounds": 1})
     done = withdraw(run, "c", table=table)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.hospital.keeper.access import AccessControl
+from grandrounds.capabilities.hospital.keeper.policy.rules import OWN_CODE, Cells, Policy, Reports
 from grandrounds.core import plugins
 from grandrounds.core.errors import GrandRoundsError, RunFailed
-from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import OWN_CODE, Cells, Policy, Reports
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.objective import LocalFit, LocalObjective

@@ -108,11 +108,11 @@ READINGS: Mapping[str, tuple[str, Reading]] = {
 @lru_cache(maxsize=2)
 def _explained(folder: Path) -> Explained:
     """Several measures read the same SHAP values of a finished run."""
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
     from grandrounds.explain.explainers.shapley import Shap
     from grandrounds.explain.features import build_features
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
     run = Run(folder)
     held, model = RunRows.read(run), run.model

@@ -18,9 +18,9 @@ from grandrounds_studies.fl_xai.setting import MAPS
 from grandrounds_studies.study import Measure
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.explain.map_metrics import ModelMaps
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
 PICTURES = 80
 """Test images of the main task that the final model is looked at with."""
@@ -70,10 +70,10 @@ def _looked(run: Run, without: tuple[str, ...] = ()) -> ModelMaps:
 @lru_cache(maxsize=2)
 def _of_folder(folder: Path, without: tuple[str, ...]) -> ModelMaps:
     """Several measures read the same maps of a finished run."""
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
     from grandrounds.explain.map_metrics import MapRule, measure_maps
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
     run = Run(folder)
     held, model = RunRows.read(run), run.model

@@ -47,8 +47,8 @@ def _area(run: Run) -> float:
 
     Sites count alike, as in the maps' own numbers: hospitals differ in how large lesions are. NaN without masks.
     """
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.explain.map_metrics import MapRule
+    from grandrounds.runs.run_rows import RunRows
     from grandrounds.site.mapping import own_pictures
 
     held = RunRows.read(run)

@@ -57,9 +57,9 @@ def _from_uniform(run: Run) -> float:
 
 def _fitted(run: Run) -> list[Array]:
     """Return the weights of each site's small model, in units of the printed sensitivity."""
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
     from grandrounds.methods.veil.extractor import Extractor, printed_weights
+    from grandrounds.runs.run_rows import RunRows
 
     train, held = run.plan["train"], RunRows.read(run).consortium
     rule = Extractor(train["epochs"], train["batch"], train["lr"], 1.0, 0.0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import RunRows, overlap_warnings
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
@@ -20,6 +19,7 @@ from grandrounds.metrics.statistics import share_interval
 from grandrounds.metrics.tally import tally
 from grandrounds.report.risk_card import CalibrationPoint, CardPerformance
 from grandrounds.runs.evaluation import DECISION_THRESHOLDS
+from grandrounds.runs.run_rows import RunRows, overlap_warnings
 
 if TYPE_CHECKING:
     from grandrounds.data.table import Table

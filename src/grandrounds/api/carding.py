@@ -141,10 +141,10 @@ def card(
     Examples:
         >>> card("runs/heart-gam-seed0", terms=5).write("cards")  # doctest: +SKIP
     """
-    from grandrounds.analysis.case.rows import read_patients
     from grandrounds.analysis.risk_card import evaluate_card, find_card_beside, fit_card_beside
     from grandrounds.models.card import MOST_TERMS
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import read_patients
 
     if terms is not None and not 2 <= terms <= MOST_TERMS:
         raise BadInput(f"a risk card has 2 to {MOST_TERMS} terms, not {terms}", code="setting-out-of-range")

@@ -43,12 +43,12 @@ def recalibrate(
     Examples:
         >>> recalibrate("runs/heart-fedavg-seed0", "va", "recent.csv", by="A. Smith").update.reason  # doctest: +SKIP
     """
-    from grandrounds.analysis.case.rows import read_patients
     from grandrounds.analysis.recalibration.action import recalibrate_and_record
     from grandrounds.analysis.recalibration.recalibrate import recalibrate as fit
     from grandrounds.analysis.watch.signer import find_signer
     from grandrounds.core.names import site_named
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import read_patients
 
     finished_run = run if isinstance(run, Run) else Run(Path(run))
     name = site_named(site, list(finished_run.summary["per_site"]), where=finished_run.folder)

@@ -103,8 +103,8 @@ def evaluate(
     Raises:
         BadInput: The run is not finished, the rows do not fit its model, or they have no label.
     """
-    from grandrounds.analysis.case.rows import overlap_warnings
     from grandrounds.core.arrays import plain
+    from grandrounds.runs.run_rows import overlap_warnings
 
     finished_run = _open(run)
     table, _ = _read(finished_run, rows, allow_missing=allow_missing)
@@ -123,8 +123,8 @@ def _open(run: Run | str | Path) -> Run:
 
 def _read(run: Run, rows: Any, *, pending: bool = False, allow_missing: bool) -> tuple[Any, Any]:
     """Read new patients; also return the index of a data frame (else None)."""
-    from grandrounds.analysis.case.rows import read_patients
     from grandrounds.core.errors import BadInput
+    from grandrounds.runs.run_rows import read_patients
 
     if isinstance(rows, str | Path):
         return read_patients(run, rows, pending=pending, allow_missing=allow_missing), None

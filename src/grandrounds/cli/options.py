@@ -305,7 +305,7 @@ class NewRows:
             run: The run.
             pending: Of clinical records: also take visits whose outcome is not known yet.
         """
-        from grandrounds.analysis.case.rows import read_patients
+        from grandrounds.runs.run_rows import read_patients
 
         reading = self.reading.merge(run.plan["data"]["missing"])
         rows = read_patients(

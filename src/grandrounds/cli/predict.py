@@ -143,9 +143,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Validate a finished run's model externally, on another hospital's labelled rows."""
-    from grandrounds.analysis.case.rows import overlap_warnings
     from grandrounds.core.arrays import plain
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import overlap_warnings
 
     finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     finished_run.refuse_withdrawn()

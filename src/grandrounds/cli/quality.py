@@ -93,7 +93,7 @@ def quality(
         )
     result = run.summary["quality"]
     if html is not None:
-        from grandrounds.cli.site_report import write_page
+        from grandrounds.capabilities.hospital.commands.site_report import write_page
         from grandrounds.report.quality_page import quality_page
 
         write_page(html, quality_page(result, title=f"Quality of the sites' data: {run.summary['data']}"))

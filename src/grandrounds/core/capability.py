@@ -101,7 +101,7 @@ def find(member: str, name: str, *, what: str) -> Any:
     path = collect(member).get(name)
     if path is None:
         raise BadInput(
-            f"{what}, and the capability of it is not installed; installed: {', '.join(c.name for c in capabilities()) or 'none'}",
+            f"{what}, and no installed capability is for that; installed: {', '.join(c.name for c in capabilities()) or 'none'}",
             code="capability-not-installed",
         )
     return load(path)

@@ -17,7 +17,6 @@ from grandrounds.analysis.attacks.findings import AttackedRun
 from grandrounds.analysis.attacks.reconstruction import list_statistics, rebuild_rows
 from grandrounds.analysis.attacks.sums import attack_sums, describe_sums
 from grandrounds.analysis.attacks.updates import UpdateProtection, attack_updates, train_sites
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership.attack import read_attacks, write_attacks
 from grandrounds.analysis.membership.shadows import select_rows
 from grandrounds.core.plan_types import Plan
@@ -26,6 +25,7 @@ from grandrounds.methods import METHODS
 from grandrounds.models.dense import Dense
 from grandrounds.report.sections.privacy import attack_sections
 from grandrounds.runs.run import load_run
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.train_job import TrainConfig
 from tests.support import patients, refused
 

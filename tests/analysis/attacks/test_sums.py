@@ -8,8 +8,8 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.attacks.findings import AttackedRun
 from grandrounds.analysis.attacks.sums import FEWEST, SeenRound, attack_sums, describe_links, describe_sums, judge_round
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.data.table import Table
+from grandrounds.runs.run_rows import RunRows
 from tests.support import patients
 
 

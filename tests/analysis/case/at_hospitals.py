@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
 from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
-from grandrounds.deploy.site_plan import plan_at_sites
 from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals
 from tests.runs.test_run import frame

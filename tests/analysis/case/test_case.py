@@ -13,12 +13,12 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case.attributions import contrast_weights
 from grandrounds.analysis.case.case import explain_case, explain_site
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.values import short
 from grandrounds.core.names import site_named
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table
+from grandrounds.runs.run_rows import RunRows
 from tests.runs.test_run import frame
 from tests.store import shared_folder
 from tests.support import patients, refused

@@ -16,7 +16,6 @@ from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.case_page import case_page
 from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.analysis.case.population import NOT_RELEASED
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.values import column_kind, contradiction_notes, quality_lines
 from grandrounds.core.arrays import load, save
 from grandrounds.core.plan import Settings
@@ -25,6 +24,7 @@ from grandrounds.data.encoding import EncodingRules
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.methods.exchanges import agree_on_encoding
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.runs.setup import SummaryCollector
 from tests.support import refused, stack
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.watch import site_watch
 from grandrounds.analysis.watch.baseline import choose_site, read_baseline
 from grandrounds.analysis.watch.record import BASELINE, LEDGER, STATE, STATUS, WatchRecord
@@ -22,6 +21,7 @@ from grandrounds.analysis.watch.site_watch import PatientColumns, open_watch
 from grandrounds.analysis.watch.sources import Source
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.statistics.watch import calibrate
 from tests.store import copied, finished, shared_folder
 from tests.support import bright_squares, patients, refused, slow

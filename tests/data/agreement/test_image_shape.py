@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
+from grandrounds.capabilities.hospital.keeper import codes
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.draft import draft_image_schema
 from grandrounds.data.images import ImageSet
-from grandrounds.deploy.site_plan import plan_at_sites
-from grandrounds.keeper import codes
 from tests.engine.hospitals import Hospitals, final_model
 from tests.support import refused
 

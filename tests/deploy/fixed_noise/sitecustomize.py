@@ -5,12 +5,12 @@ Python imports this file at the start of every process that has its folder on PY
 
 import sys
 
-if "grandrounds.keeper.runtime.worker" in sys.orig_argv:
+if "grandrounds.capabilities.hospital.keeper.runtime.worker" in sys.orig_argv:
     import tomllib
     from pathlib import Path
 
     from grandrounds.privacy.secagg import Secret
 
-    _folder = Path(sys.orig_argv[sys.orig_argv.index("grandrounds.keeper.runtime.worker") + 1])
+    _folder = Path(sys.orig_argv[sys.orig_argv.index("grandrounds.capabilities.hospital.keeper.runtime.worker") + 1])
     _name = tomllib.loads((_folder / "site.toml").read_text())["name"]
     Secret.own = classmethod(lambda cls: Secret.simulated(0, _name))  # type: ignore[assignment,method-assign]

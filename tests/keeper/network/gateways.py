@@ -12,8 +12,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from grandrounds.deploy.pki import IssuedCertificate, issue
-from grandrounds.keeper.network.route import Endpoint
+from grandrounds.capabilities.hospital.deploy.pki import IssuedCertificate, issue
+from grandrounds.capabilities.hospital.keeper.network.route import Endpoint
 
 NAMES = ("localhost", "127.0.0.1", "::1")
 

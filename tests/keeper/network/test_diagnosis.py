@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from typer.testing import CliRunner
 
+from grandrounds.capabilities.hospital.deploy.pki import certificate_pem, issue, new_authority
+from grandrounds.capabilities.hospital.keeper.network import connect
+from grandrounds.capabilities.hospital.keeper.network.clock import ClockCheck
+from grandrounds.capabilities.hospital.keeper.network.diagnosis import diagnose
+from grandrounds.capabilities.hospital.keeper.network.route import Endpoint, Hop, Proxy, Route
 from grandrounds.cli.command_line import app
 from grandrounds.core import toml
-from grandrounds.deploy.pki import certificate_pem, issue, new_authority
-from grandrounds.keeper.network import connect
-from grandrounds.keeper.network.clock import ClockCheck
-from grandrounds.keeper.network.diagnosis import diagnose
-from grandrounds.keeper.network.route import Endpoint, Hop, Proxy, Route
 from tests.keeper.network.gateways import ConnectProxy, TlsGateway
 
 

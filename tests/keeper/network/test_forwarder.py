@@ -10,10 +10,10 @@ import time
 import httpx
 import pytest
 
-from grandrounds.deploy.pki import certificate_pem, new_authority
-from grandrounds.keeper.network import forwarder as module
-from grandrounds.keeper.network.forwarder import Forwarder
-from grandrounds.keeper.network.route import Endpoint, Hop, Proxy, Route
+from grandrounds.capabilities.hospital.deploy.pki import certificate_pem, new_authority
+from grandrounds.capabilities.hospital.keeper.network import forwarder as module
+from grandrounds.capabilities.hospital.keeper.network.forwarder import Forwarder
+from grandrounds.capabilities.hospital.keeper.network.route import Endpoint, Hop, Proxy, Route
 from tests.keeper.network.gateways import ConnectProxy, TlsGateway
 
 has_ipv6 = pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.core.errors import BadInput
-from grandrounds.keeper.network.route import (
+from grandrounds.capabilities.hospital.keeper.network.route import (
     PASSWORD,
     Endpoint,
     bypasses,
@@ -13,6 +12,7 @@ from grandrounds.keeper.network.route import (
     parse_endpoint,
     read_route,
 )
+from grandrounds.core.errors import BadInput
 
 SERVER = {"address": "fl.example.org", "port": 9443}
 

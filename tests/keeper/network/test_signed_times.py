@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from grandrounds.keeper.flower.launcher import correct_clock
+from grandrounds.capabilities.hospital.keeper.flower.launcher import correct_clock
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])

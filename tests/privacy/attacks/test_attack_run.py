@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
 from grandrounds.analysis.membership.attack import Promise, attack_run
 from grandrounds.analysis.membership.shadows import find_target
@@ -21,6 +20,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.privacy.attacks.membership import judged
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.run import Run, load_run
+from grandrounds.runs.run_rows import RunRows
 from tests.runs.test_run import frame
 from tests.support import patients, refused, slow, without_ledger
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
 from grandrounds.analysis.membership.attack import attack_run
 from grandrounds.analysis.membership.shadows import find_target
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.runs.runner import execute_plan
 from tests.runs.test_run import frame
 from tests.support import averaging_methods, bright_squares, patients

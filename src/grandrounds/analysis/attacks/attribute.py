@@ -23,8 +23,8 @@ from grandrounds.privacy.attacks.attribute import (
 )
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
 MOST_ROWS = 2000
 """Most training rows, and most other rows, that are guessed; of more, a sample is drawn."""

@@ -181,7 +181,7 @@ def collect_evidence(
 
 def _read_rows(run: Run, data: Any) -> AttackedRun:
     """Read the rows of a run and choose those to attack; of a run at hospitals there are none here."""
-    from grandrounds.analysis.case.rows import RunRows
+    from grandrounds.runs.run_rows import RunRows
 
     table = run.plan["data"]["table"]
     describes = "statistic" in run.summary  # its published counts are searched, with or without rows

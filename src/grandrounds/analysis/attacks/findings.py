@@ -17,9 +17,9 @@ from grandrounds.privacy.attacks.attribute import wilson
 from grandrounds.privacy.in_words import promised
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.analysis.membership.shadows import AttackedRows
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
 
 @dataclass(frozen=True)

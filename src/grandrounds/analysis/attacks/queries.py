@@ -18,8 +18,8 @@ from grandrounds.site.evaluate import score
 from grandrounds.site.tasks import task_of_class
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,15 @@ from grandrounds.analysis.case.image import (
 from grandrounds.analysis.case.intervals import intercept_note
 from grandrounds.analysis.case.near_misses import NearMisses, near_misses
 from grandrounds.analysis.case.outcome import OutcomeExplanation, explain_outcome_row
-from grandrounds.analysis.case.rows import (
+from grandrounds.analysis.case.site import SiteExplanation, explain_site_columns
+from grandrounds.analysis.case.table import Attribution, CaseExplanation, explain_table_row
+from grandrounds.core.errors import BadInput
+from grandrounds.core.names import site_named
+from grandrounds.data.kinds import outcome_of
+from grandrounds.explain.explainers.registry import DEFAULT_CASE
+from grandrounds.methods.baselines import POOL
+from grandrounds.methods.personal.parts import COMMON
+from grandrounds.runs.run_rows import (
     TRAINING_ROW,
     CaseRow,
     ComparisonRows,
@@ -31,14 +39,6 @@ from grandrounds.analysis.case.rows import (
     outcome_for_task,
     read_patients,
 )
-from grandrounds.analysis.case.site import SiteExplanation, explain_site_columns
-from grandrounds.analysis.case.table import Attribution, CaseExplanation, explain_table_row
-from grandrounds.core.errors import BadInput
-from grandrounds.core.names import site_named
-from grandrounds.data.kinds import outcome_of
-from grandrounds.explain.explainers.registry import DEFAULT_CASE
-from grandrounds.methods.baselines import POOL
-from grandrounds.methods.personal.parts import COMMON
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.analysis.case.image_page import HIDDEN, Panel, Strip, draw, overlay_heat, to_display
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
@@ -22,6 +21,7 @@ from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.map_metrics import COMMON, LOCAL, REPORT, TITLES
 from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.map_files import Arrays, file_of, read_maps
 
 if TYPE_CHECKING:

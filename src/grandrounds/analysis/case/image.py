@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import CaseRow, RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
@@ -16,6 +15,7 @@ from grandrounds.data.images import ImageSet, mask_area, usable_masks
 from grandrounds.explain.agreement import Share, centre_blob, iou_ratio, mass_in_mask, uniform_noise
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.quality import concentration
+from grandrounds.runs.run_rows import CaseRow, RunRows
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel

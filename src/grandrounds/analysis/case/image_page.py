@@ -13,10 +13,10 @@ import numpy as np
 
 from grandrounds.analysis.case.case_page import PARTS, notes_html, tiles_html
 from grandrounds.analysis.case.image import MAPS, NAMES, ImageExplanation, SiteImageExplanation
-from grandrounds.analysis.case.rows import is_unseen
 from grandrounds.core.arrays import Array
 from grandrounds.data.images import pillow
 from grandrounds.report.document import document, number, table, td
+from grandrounds.runs.run_rows import is_unseen
 
 _INFERNO = (
     "000004 0b0724 210c4a 3d0965 57106e 71196e 8a226a a32c61 bc3754 "

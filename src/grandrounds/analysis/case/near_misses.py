@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.data.images import ImageSet
 from grandrounds.methods.baselines import POOL
+from grandrounds.runs.run_rows import RunRows
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

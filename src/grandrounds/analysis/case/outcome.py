@@ -16,7 +16,6 @@ import numpy as np
 from grandrounds.analysis.case.attributions import attribute_score, zero_weight_columns
 from grandrounds.analysis.case.intervals import ScoreErrors
 from grandrounds.analysis.case.population import ComparisonPopulation
-from grandrounds.analysis.case.rows import CaseRow
 from grandrounds.analysis.case.table import (
     Attribution,
     ScoreScale,
@@ -29,11 +28,12 @@ from grandrounds.core.arrays import plain
 from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.sets.labels import ColumnLabels
+from grandrounds.runs.run_rows import CaseRow
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import ComparisonRows
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import ComparisonRows
 
 SCHEMA = 1
 """Version of the record's JSON; docs/explain.md describes it."""

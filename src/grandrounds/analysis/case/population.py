@@ -19,9 +19,9 @@ from grandrounds.explain.percentiles import Population
 from grandrounds.runs.folder import PERCENTILES
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import ComparisonRows
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import ComparisonRows
 
 NOT_RELEASED = "no percentile: not released under the budget"
 _SWITCH = "method.veil.percentiles = 0.02 would set 2% of it aside for them"

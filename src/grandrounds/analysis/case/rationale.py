@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.analysis.case.image_page import Panel, Strip, colour_map, cover_outside, draw, to_display
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
@@ -22,6 +21,7 @@ from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.explain.rationale import ImageScores, RationaleRule, baselines, score_images
 from grandrounds.methods.xfed.checks import selects_by_explanations
 from grandrounds.models.dense import class_probabilities
+from grandrounds.runs.run_rows import RunRows
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.site_personal import SitePersonal, personal_at
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
@@ -25,6 +24,7 @@ from grandrounds.explain.stability import to_consensus
 from grandrounds.metrics import Place, shown_in
 from grandrounds.models.dense import targets
 from grandrounds.runs.explanations import DEPLOYED_SCORE
+from grandrounds.runs.run_rows import RunRows
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

@@ -29,7 +29,6 @@ from grandrounds.analysis.case.population import (
     load_population,
     start_at_mean,
 )
-from grandrounds.analysis.case.rows import CaseRow, is_unseen
 from grandrounds.analysis.case.values import (
     Flag,
     Note,
@@ -48,11 +47,12 @@ from grandrounds.explain.explainers.cases import Question
 from grandrounds.explain.explainers.linear import linear_layer
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import class_probabilities
+from grandrounds.runs.run_rows import CaseRow, is_unseen
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import ComparisonRows
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import ComparisonRows
 
 SCHEMA = 1
 """Version of the record's JSON; docs/explain.md describes it."""

@@ -21,8 +21,8 @@ from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_are
 from grandrounds.privacy.in_words import plain
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.case.rows import RunRows
     from grandrounds.runs.run import Run
+    from grandrounds.runs.run_rows import RunRows
 
 SCHEMA = 1
 FILE = "attacks.json"
@@ -274,7 +274,7 @@ def attack_run(
         BadInput: The run is not finished, or has no rows to attack.
         RunFailed: Too few shadow runs ended.
     """
-    from grandrounds.analysis.case.rows import RunRows as _RunRows
+    from grandrounds.runs.run_rows import RunRows as _RunRows
 
     if not run.finished:
         raise BadInput(

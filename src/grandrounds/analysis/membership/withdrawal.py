@@ -89,7 +89,7 @@ def prove_withdrawal(earlier: Run, repeated: Run, site: str, *, data: Any = None
     Raises:
         BadInput: The runs predict no class, or the site has no held-back rows.
     """
-    from grandrounds.analysis.case.rows import RunRows
+    from grandrounds.runs.run_rows import RunRows
 
     check_provable(earlier, site)
     rows = RunRows.read(earlier, data)

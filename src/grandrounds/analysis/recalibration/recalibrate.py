@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import overlap_warnings, row_sites
 from grandrounds.analysis.recalibration.figures import (
     CalibrationFigures,
     Decisions,
@@ -40,6 +39,7 @@ from grandrounds.models.dense import targets
 from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.runs.personal_models import RECALIBRATED, undo_recalibrated, write_recalibrated
+from grandrounds.runs.run_rows import overlap_warnings, row_sites
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel

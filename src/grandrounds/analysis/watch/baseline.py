@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import RunRows, base_name, read_patients, row_sites, row_source
 from grandrounds.analysis.watch.observer import Observer
 from grandrounds.analysis.watch.patients import Patients, outcome_words
 from grandrounds.analysis.watch.record import BASELINE
@@ -24,6 +23,7 @@ from grandrounds.core.sources import AT_SITES, DATA_FRAME
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
+from grandrounds.runs.run_rows import RunRows, base_name, read_patients, row_sites, row_source
 from grandrounds.site.tasks import tasks_of
 from grandrounds.statistics.watch import Reference, Rows, calibrate
 from grandrounds.statistics.watch.reference import LEAST_PATIENTS

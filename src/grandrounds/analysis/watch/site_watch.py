@@ -366,7 +366,7 @@ def read_label_table(run: Run, source: Source) -> Table:
     Raises:
         BadInput: It cannot be read.
     """
-    from grandrounds.analysis.case.rows import read_patients
+    from grandrounds.runs.run_rows import read_patients
 
     reading = source.reading_of(source.table)
     rows = read_patients(run, source.table, query=source.query, reading=reading, allow_missing=True)  # ids and labels alone

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import base_name, column_text, read_patients, row_source
 from grandrounds.core.arrays import Array, read_file
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
@@ -28,6 +27,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import TABLES
 from grandrounds.data.spreadsheets import EXCEL
 from grandrounds.data.table import Table
+from grandrounds.runs.run_rows import base_name, column_text, read_patients, row_source
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

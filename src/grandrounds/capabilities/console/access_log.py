@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from grandrounds.capabilities.hospital.deploy.files import make_folder
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
-from grandrounds.deploy.files import make_folder
 
 SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"

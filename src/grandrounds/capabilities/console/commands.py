@@ -277,8 +277,8 @@ def console_log(
     """Print or export the console's access log: sign-ins, which user viewed which patient, and downloads of models."""
     from grandrounds.capabilities.console.access_export import to_csv, to_json_lines
     from grandrounds.capabilities.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
+    from grandrounds.capabilities.hospital.deploy.files import write_private
     from grandrounds.core.errors import BadInput, nearest
-    from grandrounds.deploy.files import write_private
 
     if file is not None and access_log is not None:
         raise BadInput(f"{file} and --access-log {access_log}: give the access log once", code="conflicting-options")

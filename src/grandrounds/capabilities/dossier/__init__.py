@@ -12,7 +12,7 @@ CAPABILITY = Capability(
         "verify_dossier": "grandrounds.api.dossiers:verify_dossier",
     },
     commands={
-        "models": Command("grandrounds.cli.models:app", panel="Trust"),
-        "dossier": Command("grandrounds.cli.dossier:register", panel="Trust", after="withdraw"),
+        "models": Command("grandrounds.capabilities.dossier.commands.models:app", panel="Trust"),
+        "dossier": Command("grandrounds.capabilities.dossier.commands.dossier:register", panel="Trust", after="withdraw"),
     },
 )

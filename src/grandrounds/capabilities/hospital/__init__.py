@@ -8,9 +8,9 @@ CAPABILITY = Capability(
     budget=13_500,
     page="hospitals.md",
     commands={
-        "provision": Command("grandrounds.cli.provision:app", panel="Deploy"),
-        "server": Command("grandrounds.cli.server:register", panel="Deploy", after="provision"),
-        "site": Command("grandrounds.cli.site:app", panel="Deploy", after="server"),
+        "provision": Command("grandrounds.capabilities.hospital.commands.provision:app", panel="Deploy"),
+        "server": Command("grandrounds.capabilities.hospital.commands.server:register", panel="Deploy", after="provision"),
+        "site": Command("grandrounds.capabilities.hospital.commands.site:app", panel="Deploy", after="server"),
     },
-    at_sites={"withdraw": "grandrounds.cli.server:withdraw_at_sites"},
+    at_sites={"withdraw": "grandrounds.capabilities.hospital.commands.server:withdraw_at_sites"},
 )

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.capabilities.console.auth.passwords import PasswordHash, check_password, hash_password, is_outdated
+from grandrounds.capabilities.hospital.deploy.files import PRIVATE, write_private
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.deploy.files import PRIVATE, write_private
 
 SCHEMA = 2
 """Version of the file."""

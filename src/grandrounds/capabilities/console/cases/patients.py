@@ -15,7 +15,6 @@ import numpy as np
 from grandrounds.analysis.case.case import Case, explain_row
 from grandrounds.analysis.case.case_page import event_phrase
 from grandrounds.analysis.case.counterfactual import Counterfactual, find_counterfactuals
-from grandrounds.analysis.case.rows import CaseRow, outcome_for_task
 from grandrounds.analysis.case.similar import SimilarPatients, count_outcomes, nearest_rows
 from grandrounds.analysis.case.table import CaseExplanation, verdict
 from grandrounds.capabilities.console.cases.site_rows import SiteRows
@@ -29,6 +28,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import task_of
 from grandrounds.data.table import Table
 from grandrounds.methods.personal.parts import COMMON
+from grandrounds.runs.run_rows import CaseRow, outcome_for_task
 
 if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-from grandrounds.analysis.case.rows import RunRows
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.cases.site_rows import FileRows, OwnRows
 from grandrounds.capabilities.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable, check_files
@@ -16,6 +15,7 @@ from grandrounds.core.sources import AT_SITES
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.personal_models import RECALIBRATED
 from grandrounds.runs.run import Run
+from grandrounds.runs.run_rows import RunRows
 from grandrounds.runs.withdrawal import MARK
 
 CACHED_RUNS = 3

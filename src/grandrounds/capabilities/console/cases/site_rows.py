@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import (
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, nearest
+from grandrounds.data.dataset import read_new_rows
+from grandrounds.data.images import ImageSet
+from grandrounds.data.table import Table
+from grandrounds.methods.baselines import POOL
+from grandrounds.runs.run_rows import (
     CaseRow,
     ComparisonRows,
     NewPatientRows,
@@ -24,12 +30,6 @@ from grandrounds.analysis.case.rows import (
     row_sites,
     row_source,
 )
-from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.dataset import read_new_rows
-from grandrounds.data.images import ImageSet
-from grandrounds.data.table import Table
-from grandrounds.methods.baselines import POOL
 from grandrounds.site.stack import PARTS
 
 if TYPE_CHECKING:

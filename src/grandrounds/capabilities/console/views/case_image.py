@@ -11,13 +11,13 @@ from pydantic import BaseModel
 from grandrounds.analysis.case.case_page import PARTS
 from grandrounds.analysis.case.image import MAPS, ImageExplanation
 from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict, wrong_text
-from grandrounds.analysis.case.rows import is_unseen
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound
 from grandrounds.capabilities.console.views.case import Band, band
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow
+from grandrounds.runs.run_rows import is_unseen
 
 PICTURE, MASK = "picture", "mask"
 THUMBNAIL = 56

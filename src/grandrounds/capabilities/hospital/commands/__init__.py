@@ -1,0 +1,1 @@
+"""Commands: rounds site, rounds server and rounds provision."""

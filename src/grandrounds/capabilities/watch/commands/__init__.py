@@ -1,0 +1,1 @@
+"""Commands: rounds watch and rounds recalibrate."""
