@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import rows_of
+from grandrounds.methods.guard.candidates import rows_of
 from grandrounds.models import Model
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.finalize import Finalizer

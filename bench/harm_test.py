@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.personal.guard import LEVEL, harm_p_value
+from grandrounds.methods.guard.choice import LEVEL, harm_p_value
 from smoke import pick
 
 HOSPITALS = (5, 50, 139)

@@ -18,7 +18,7 @@ import numpy as np
 
 import grandrounds as gr
 from grandrounds.core.arrays import Array
-from grandrounds.methods.personal.parts import HEAD, PARTS
+from grandrounds.methods.guard.candidates import HEAD, part_titles
 from smoke import pick
 
 
@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(words)
     print(f"{asked.recipe}, model {asked.model}, {asked.seeds} seeds: mean over sites")
     print(f"{'personal.part':15s} {'accuracy':>9s} {'log loss':>9s}  sites worse")
-    parts = ["none", *PARTS] if asked.model != "logistic" else ["none", *(p for p in PARTS if p != HEAD)]
+    parts = ["none", *(part for part in part_titles() if part != HEAD or asked.model != "logistic")]
     common = None
     for part in parts:
         found = measure_part(asked.recipe, part, asked.seeds, [f"model.name={asked.model}", *asked.set])

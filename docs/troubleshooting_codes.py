@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("troubleshooting.md")
-PACKAGES = (
-    "deploy", "keeper", "engine", "protocol", "runs.deployment", "privacy.site_budget", "cli.server", "cli.site", "cli.provision",
-)  # fmt: skip
+PACKAGES = ("capabilities.hospital", "engine", "protocol", "privacy.site_budget")
 """Modules of which every code is explained."""
 
 

@@ -114,7 +114,7 @@ def ready(
 def all_site_plugins() -> tuple[type[SitePlugin], ...]:
     """The site halves of all methods, regularizers and rules of weighting, and of personal parts; a run builds only its own."""
     from grandrounds.methods import METHODS, REGULARIZERS
-    from grandrounds.methods.personal.site import PersonalSite
+    from grandrounds.methods.guard.site import PersonalSite
     from grandrounds.methods.personal.training import TrainedParts
     from grandrounds.methods.weigh import RULE_CLASSES
 

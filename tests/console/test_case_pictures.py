@@ -19,8 +19,8 @@ from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.core.arrays import save
 from grandrounds.data.image_files import read_npz
-from grandrounds.methods.personal.parts import MAJORITY
-from grandrounds.methods.personal.site import FILE, digest_model
+from grandrounds.methods.guard.candidates import MAJORITY
+from grandrounds.methods.guard.site import FILE, digest_model
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.store import copied, shared_folder
 from tests.support import bright_squares

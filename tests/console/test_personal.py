@@ -11,7 +11,7 @@ from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.hospitals import subgroups
-from grandrounds.methods.personal.site import FILE
+from grandrounds.methods.guard.site import FILE
 from grandrounds.report.deployed import describe_harm, read_deployed
 from grandrounds.runs.personal_models import undo_recalibrated, write_recalibrated
 from grandrounds.runs.run import Run

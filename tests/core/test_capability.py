@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +24,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(grandrounds.__file__).parent
 
 
+def import_paths(value: Any) -> Iterator[str]:
+    """Yield the import paths of a manifest, in whatever member they are."""
+    if isinstance(value, str):
+        if re.fullmatch(r"grandrounds[\w.]*:\w+", value):
+            yield value
+    elif isinstance(value, dict | tuple | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from import_paths(part)
+
+
 @pytest.mark.parametrize("manifest", capabilities(), ids=lambda c: c.name)
 def test_what_a_manifest_names_exists(manifest):
-    tables = (manifest.names, manifest.methods, manifest.at_sites)
-    paths = [*(path for table in tables for path in table.values()), *(c.add for c in manifest.commands.values())]
-    assert all(load(path) is not None for path in paths)
+    assert all(load(path) is not None for path in import_paths(asdict(manifest)))
     assert (DOCS / manifest.page).is_file() and manifest.budget > 0
     assert (SOURCE / "capabilities" / manifest.name).is_dir()
 

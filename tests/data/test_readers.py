@@ -16,10 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grandrounds.core import capability
 from grandrounds.core.errors import BadInput
+from grandrounds.data.agreement.images import read_site_images
+from grandrounds.data.agreement.schema import ImageSchema
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
+from grandrounds.experiment.experiment import Experiment
+from tests.data.scans.make import ct_values, save_ct
+from tests.support import refused
 
 # text that strip() leaves alone and that neither is a mark for missing nor reads as a number
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc"), max_codepoint=0x2FFF), min_size=1, max_size=8)
@@ -214,6 +221,25 @@ def test_a_select_cannot_write(database: str) -> None:
         with pytest.raises(BadInput):
             read_table(database, query=query)
     assert read_table(database, query="stays").sha256() == before
+
+
+def test_without_capabilities_plain_tables_are_read_and_everything_else_is_refused(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(capability, "capabilities", tuple)
+    assert list(read_table(written(tmp_path, "a,b\n1,x\n")).names) == ["a", "b"]
+    with refused("capability-not-installed", match="'://'") as caught:
+        read_table("postgresql://me:secret@host/patients")
+    assert "secret" not in str(caught.value)
+    (tmp_path / "t.dta").write_bytes(b"bytes")
+    with refused("unknown-file-type"):
+        read_table(tmp_path / "t.dta")
+    with refused("capability-not-installed", match="data.cohort"):
+        Experiment.parse({"data": {"table": "records", "cohort": "cohort.toml"}})
+    with refused("capability-not-installed", match="data.cohort"):
+        parse_schema({"cohort": "cohort.toml"})
+    first, second = save_ct(tmp_path, ct_values(2, 16, 16))
+    written(tmp_path, f"file,label,patient\n{first.name},a,1\n{second.name},b,2\n", "labels.csv")
+    with refused("damaged-image"):
+        read_site_images(str(tmp_path), ImageSchema((16, 16), 1, patient="patient"))
 
 
 def test_modules_need_numpy_alone() -> None:

@@ -11,11 +11,13 @@ import pandas as pd
 import pyreadstat
 import pytest
 
+from grandrounds.capabilities.sources import CAPABILITY
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import AgreedColumn, DataSchema
 from grandrounds.data.readers import read_table
+from grandrounds.data.statistics_files import SAS, SPSS, STATA
 from grandrounds.data.table import Table
 
 FRAME = pd.DataFrame(
@@ -80,6 +82,10 @@ def test_sas_transport_files_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(table.column("age"), FRAME["age"])
     assert table.column("ward").tolist() == ["North", "South", None, "West"]
     assert table.reading is not None and table.reading.labels == {"age": "Age in years"}
+
+
+def test_the_manifest_has_every_ending() -> None:
+    assert [name for name in CAPABILITY.readers if name.startswith(".")] == [*SAS, *STATA, *SPSS]
 
 
 def test_spss_portable_files_are_read(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy, is_private
 from grandrounds.core.arrays import load, save
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.methods.personal.guard import LEVEL
-from grandrounds.methods.personal.server import VARIANCES
-from grandrounds.methods.personal.site import FILE, digest_model
+from grandrounds.methods.guard.choice import LEVEL
+from grandrounds.methods.guard.server import VARIANCES
+from grandrounds.methods.guard.site import FILE, digest_model
 from grandrounds.protocol.messages import Ask, AskId
 from tests.command import rounds
 from tests.engine.decrypted import read

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special
 
-from grandrounds.methods.personal import guard, server
-from grandrounds.methods.personal.parts import fit_line, fit_linear, score_rows, spread_sums
+from grandrounds.methods.guard import choice, server
+from grandrounds.methods.guard.candidates import fit_line, fit_linear, score_rows, spread_sums
 from grandrounds.protocol.messages import Answers
 
 CROSS_ENTROPY, SQUARED, POISSON = "cross_entropy", "squared", "poisson"
@@ -131,38 +131,38 @@ def test_spread_equals_that_of_a_mixed_model() -> None:
 
 def test_standard_error_of_a_paired_difference_by_hand() -> None:
     d = np.array([1.0, 2.0, 4.0, 5.0])
-    mean, error = guard.paired_difference(d, np.arange(4))
+    mean, error = choice.paired_difference(d, np.arange(4))
     assert mean == 3.0
     assert error == pytest.approx(d.std(ddof=1) / 2)
-    twice, clustered = guard.paired_difference(np.repeat(d, 2), np.repeat(np.arange(4), 2))
+    twice, clustered = choice.paired_difference(np.repeat(d, 2), np.repeat(np.arange(4), 2))
     assert (twice, clustered) == (mean, pytest.approx(error))  # a second row of each patient adds nothing
-    assert guard.paired_difference(d, np.zeros(4)) == (0.0, 0.0)
+    assert choice.paired_difference(d, np.zeros(4)) == (0.0, 0.0)
 
 
 def test_folds_keep_patients_together_and_are_balanced() -> None:
     patients = np.array([f"p{i // 3}" for i in range(69)])
-    fold = guard.assign_folds(patients, seed=4, site="a")
+    fold = choice.assign_folds(patients, seed=4, site="a")
     assert all(len(set(fold[patients == p])) == 1 for p in set(patients))
     sizes = np.bincount(fold, minlength=5) // 3
     assert sizes.max() - sizes.min() <= 1
-    assert not np.array_equal(fold, guard.assign_folds(patients, seed=4, site="b"))
-    assert np.array_equal(fold[::-1], guard.assign_folds(patients[::-1], seed=4, site="a"))  # the order of rows is irrelevant
+    assert not np.array_equal(fold, choice.assign_folds(patients, seed=4, site="b"))
+    assert np.array_equal(fold[::-1], choice.assign_folds(patients[::-1], seed=4, site="a"))  # the order of rows is irrelevant
 
 
 def test_the_guard_stays_with_the_default_unless_another_is_clearly_better() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(1.0, 0.2, 100)
     lower = {"common": base, "intercept": base - 0.01, "own": base - 0.01 - rng.normal(0.01, 0.1, 100), "majority": base + 1}
-    assert guard.choose(lower, np.arange(100)).choice == "intercept"
+    assert choice.choose(lower, np.arange(100)).choice == "intercept"
     lower["own"] = base - 0.01 - rng.normal(0.1, 0.1, 100)
-    assert guard.choose(lower, np.arange(100)).choice == "own"
-    assert guard.choose({n: v[:19] for n, v in lower.items()}, np.arange(19)).choice == "intercept"  # too few patients
-    assert guard.choose(lower, np.arange(100), rarer=4).choice == "intercept"  # too few of one class
-    assert guard.choose(lower, np.arange(100), rarer=5).choice == "own"
+    assert choice.choose(lower, np.arange(100)).choice == "own"
+    assert choice.choose({n: v[:19] for n, v in lower.items()}, np.arange(19)).choice == "intercept"  # too few patients
+    assert choice.choose(lower, np.arange(100), rarer=4).choice == "intercept"  # too few of one class
+    assert choice.choose(lower, np.arange(100), rarer=5).choice == "own"
     lower["own"] = np.full(100, np.nan)
-    assert guard.choose(lower, np.arange(100)).choice == "intercept"
-    assert guard.choose({n: v for n, v in lower.items() if n != "intercept"}, np.arange(100)).choice == "common"
-    assert guard.choose({"common": np.zeros(0)}, np.zeros(0)).choice == "common"
+    assert choice.choose(lower, np.arange(100)).choice == "intercept"
+    assert choice.choose({n: v for n, v in lower.items() if n != "intercept"}, np.arange(100)).choice == "common"
+    assert choice.choose({"common": np.zeros(0)}, np.zeros(0)).choice == "common"
 
 
 @pytest.mark.parametrize("n", [8, 25])
@@ -174,7 +174,7 @@ def test_false_alarms_of_harm_are_at_most_five_in_a_hundred(n: int) -> None:
     for site in range(200):
         y = rng.random(n) < 0.3
         loss = {p: -np.log(np.where(y, p, 1 - p)) for p in (a, b, 0.9)}
-        alarms += guard.harm_p_value([loss[a] - loss[b], loss[a] - loss[0.9]], np.arange(n), seed=1, site=f"s{site}") <= 0.05
+        alarms += choice.harm_p_value([loss[a] - loss[b], loss[a] - loss[0.9]], np.arange(n), seed=1, site=f"s{site}") <= 0.05
     assert alarms <= 10
 
 
@@ -183,7 +183,7 @@ def test_false_alarms_of_strongly_skewed_differences_are_at_most_six_in_a_hundre
     rng, alarms = np.random.default_rng(1), 0
     for site in range(200):
         differences = [1 - rng.exponential(size=25) for _ in range(2)]
-        alarms += guard.harm_p_value(differences, np.arange(25), seed=site, site="x") <= 0.05
+        alarms += choice.harm_p_value(differences, np.arange(25), seed=site, site="x") <= 0.05
     assert alarms <= 12
 
 
@@ -199,8 +199,8 @@ def test_identical_hospitals_of_24_test_patients_are_called_harmed_in_at_most_fi
             y = rng.random(n) < 1 / (1 + np.exp(-score))
             own, deployed = (np.logaddexp(0, s) - y * s for s in (score + rng.normal(0, 1, n), 0.6 * score))
             gain += float((own - deployed).mean())
-            p_values.append(guard.harm_p_value([deployed - own, deployed - np.log(2)], np.arange(n), seed=run, site=f"s{site}"))
-        alarms += min(p_values) <= guard.LEVEL / 5
+            p_values.append(choice.harm_p_value([deployed - own, deployed - np.log(2)], np.arange(n), seed=run, site=f"s{site}"))
+        alarms += min(p_values) <= choice.LEVEL / 5
     assert gain > 0 and alarms <= 10
 
 
@@ -208,7 +208,7 @@ def test_few_patients_raise_fewer_false_alarms_than_a_bootstrap_of_means() -> No
     rng, alarms, plain = np.random.default_rng(1), 0, 0
     for site in range(200):
         differences = rng.normal(size=(2, 10))
-        alarms += guard.harm_p_value(list(differences), np.arange(10), seed=site, site="x") <= 0.05
+        alarms += choice.harm_p_value(list(differences), np.arange(10), seed=site, site="x") <= 0.05
         larger = max(differences, key=np.mean)
         means = larger[np.random.default_rng(site).integers(10, size=(500, 10))].mean(axis=1)
         plain += larger.mean() > 0 and (means <= 0).mean() <= 0.05
@@ -218,13 +218,13 @@ def test_few_patients_raise_fewer_false_alarms_than_a_bootstrap_of_means() -> No
 def test_harm_is_found_where_there_is_some_even_among_many_hospitals() -> None:
     rng = np.random.default_rng(0)
     worse = rng.normal(0.3, 0.3, 60)
-    p = guard.harm_p_value([worse, worse - 1], np.arange(60), seed=1, site="a")
+    p = choice.harm_p_value([worse, worse - 1], np.arange(60), seed=1, site="a")
     assert p < 0.05 / 152
-    assert guard.harm_p_value([worse - 1], np.arange(60), seed=1, site="a") == 1.0
-    assert guard.harm_p_value([np.zeros(60)], np.arange(60), seed=1, site="a") == 1.0  # the deployed model is the own one
-    assert guard.harm_p_value([np.full(3, 0.1) + worse[:3] / 100], np.arange(3), seed=1, site="a") > 0.01  # three patients
-    several = guard.harm_p_value([np.repeat(worse[:6], 10)], np.repeat(np.arange(6), 10), seed=1, site="a")
-    assert several == guard.harm_p_value([worse[:6]], np.arange(6), seed=1, site="a")  # patients are counted, not rows
+    assert choice.harm_p_value([worse - 1], np.arange(60), seed=1, site="a") == 1.0
+    assert choice.harm_p_value([np.zeros(60)], np.arange(60), seed=1, site="a") == 1.0  # the deployed model is the own one
+    assert choice.harm_p_value([np.full(3, 0.1) + worse[:3] / 100], np.arange(3), seed=1, site="a") > 0.01  # three patients
+    several = choice.harm_p_value([np.repeat(worse[:6], 10)], np.repeat(np.arange(6), 10), seed=1, site="a")
+    assert several == choice.harm_p_value([worse[:6]], np.arange(6), seed=1, site="a")  # patients are counted, not rows
 
 
 def test_sites_whose_test_rows_show_nothing_are_not_counted_in_holms_rule() -> None:

@@ -14,9 +14,9 @@ from grandrounds.core.arrays import load
 from grandrounds.data.table import Table
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.methods.personal import server
-from grandrounds.methods.personal.parts import CHOICES, MAJORITY
-from grandrounds.methods.personal.site import FILE, READABLE, PersonalSite, PersonalTerms
+from grandrounds.methods.guard import server
+from grandrounds.methods.guard.candidates import CHOICES, MAJORITY
+from grandrounds.methods.guard.site import FILE, READABLE, PersonalSite, PersonalTerms
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.evaluation import disclose_personal

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.core import capability
 from grandrounds.core.arrays import Array, load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -25,7 +26,7 @@ from grandrounds.runs.setup import set_up_run
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig
-from tests.support import slow
+from tests.support import refused, slow
 
 SITES = ("cleveland", "hungarian", "switzerland", "va")
 KERNELS = ["numpy", "torch"]
@@ -433,10 +434,22 @@ def test_nobody_is_asked_for_a_spread_that_no_candidate_needs(monkeypatch: pytes
 def test_every_part_is_listed_with_its_meaning() -> None:
     from typing import get_args
 
-    from grandrounds.methods.personal.options import PersonalOptions
-    from grandrounds.methods.personal.parts import CHOICES, PARTS
+    from grandrounds.methods.guard.candidates import CHOICES, part_titles
+    from grandrounds.methods.guard.options import PersonalOptions
 
-    assert {"none", *PARTS} == set(get_args(PersonalOptions.model_fields["part"].annotation)) and set(PARTS) <= set(CHOICES)
+    parts = set(part_titles())
+    assert {"none", *parts} == set(get_args(PersonalOptions.model_fields["part"].annotation)) and parts <= set(CHOICES)
+
+
+def test_without_the_capability_the_guard_runs_and_its_parts_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(capability, "capabilities", lambda: ())
+    guarded = experiment("none", personal={"guard": True, "differences": True}, method={"rounds": 1})
+    personal = gr.run(guarded, out=tmp_path / "guard").summary.personal
+    assert set(personal["choices"]) == set(SITES) and "differences" not in personal
+    with refused("unknown-part", match="'ditto'"):
+        gr.run(experiment("ditto"), out=tmp_path / "ditto")
 
 
 def test_survival_has_no_intercept(tmp_path: Any) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grandrounds.methods.personal.guard import LEAST, choose
-from grandrounds.methods.personal.parts import COMMON, INTERCEPT, MAJORITY, OWN, fit_linear
+from grandrounds.methods.guard.candidates import COMMON, INTERCEPT, MAJORITY, OWN, fit_linear
+from grandrounds.methods.guard.choice import LEAST, choose
 
 
 def one_class(n: int) -> dict[str, np.ndarray]:

@@ -18,9 +18,10 @@ from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods import METHODS
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND, ask_question, read_question
 from grandrounds.methods.secure import STATISTIC_BITS
+from grandrounds.methods.sums import read_result
 from grandrounds.privacy.secagg.ring import Scale
 from grandrounds.privacy.secagg.terms import Refused
 from grandrounds.protocol.messages import Ask, AskId

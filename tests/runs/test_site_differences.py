@@ -104,7 +104,7 @@ def test_sites_that_keep_the_common_model_are_not_asked(tmp_path, monkeypatch):
     asked = []
     ask = differences.ask_differences
     monkeypatch.setattr(
-        "grandrounds.runs.finalize.ask_differences",
+        "grandrounds.methods.personal.differences.ask_differences",
         lambda served, sites, tested, encoding, **more: asked.append(tested)
         or ask(served, sites, tested, encoding, **more),
     )

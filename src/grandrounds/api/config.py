@@ -24,7 +24,7 @@ from grandrounds.experiment.sections import (
 )
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods.fedxchain.options import TrustOptions
-from grandrounds.methods.personal.options import PersonalOptions as Personal
+from grandrounds.methods.guard.options import PersonalOptions as Personal
 from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.xfed.options import XFedOptions
 

@@ -167,7 +167,7 @@ def _read_named(source: str, *, is_path: bool) -> Experiment:
     """Read the experiment of a name or path."""
     from grandrounds.core.errors import BadInput, nearest
     from grandrounds.core.redact import hide
-    from grandrounds.data.readers import TABLES
+    from grandrounds.data.readers import table_endings
     from grandrounds.data.sets.catalog import CATALOG
     from grandrounds.data.spreadsheets import UNREADABLE
     from grandrounds.experiment.experiment import Experiment
@@ -178,7 +178,7 @@ def _read_named(source: str, *, is_path: bool) -> Experiment:
     if "://" in source:
         name = Path(hide(source).split("://")[-1].split("?")[0]).stem or "database"
         return _table_experiment(source, name=name)
-    if is_path or source.lower().endswith((*TABLES, *UNREADABLE, ".npz")):
+    if is_path or source.lower().endswith((*table_endings(), *UNREADABLE, ".npz")):
         return _table_experiment(str(Path(source).resolve()), name=Path(source).stem)
     known = recipes()
     if source in known:

@@ -249,7 +249,7 @@ def _read(source: FitSource, rest: FitRest) -> Any:
         BadInput: There is none, or options contradict each other.
     """
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.readers import TABLES
+    from grandrounds.data.readers import table_endings
     from grandrounds.data.spreadsheets import UNREADABLE
 
     name = source.source
@@ -258,7 +258,7 @@ def _read(source: FitSource, rest: FitRest) -> Any:
             "no data are given: name your table (--table FILE) or a data set (`rounds list data`)", code="no-data-named"
         )
     own = source.table is not None or source.cohort is not None
-    own = own or "://" in name or name.lower().endswith((*TABLES, *UNREADABLE))
+    own = own or "://" in name or name.lower().endswith((*table_endings(), *UNREADABLE))
     if not own and rest.query is None and rest.reading.first_flag() is None:
         return name
     return build_experiment(

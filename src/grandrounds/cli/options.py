@@ -408,7 +408,7 @@ def build_experiment(
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.data.formats import DEFAULT_MISSING
-    from grandrounds.data.readers import TABLES
+    from grandrounds.data.readers import table_endings
     from grandrounds.data.spreadsheets import UNREADABLE
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe
@@ -416,7 +416,7 @@ def build_experiment(
     data: dict[str, object] = {**columns.settings(), **({} if query is None else {"query": query})}
     if columns.cohort is not None and table is None and source and not source.endswith(".toml"):
         source, table = "", source
-    if table is None and ("://" in source or source.lower().endswith((*TABLES, *UNREADABLE, ".npz"))):
+    if table is None and ("://" in source or source.lower().endswith((*table_endings(), *UNREADABLE, ".npz"))):
         source, table = "", source
     if table is not None:
         if source:

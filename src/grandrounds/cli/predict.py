@@ -72,12 +72,11 @@ def _model(run: Run, site: str | None, personal: Path | None = None, *, withdraw
 
 def _name_visits(rows: Table | ImageSet) -> dict[str, Array]:
     """Return patient and start of each visit where the rows were made from clinical records, which have no row numbers."""
-    from grandrounds.data.cohort.definition import PATIENT, VISIT_START
     from grandrounds.data.images import ImageSet
 
-    if isinstance(rows, ImageSet) or rows.reading is None or not rows.reading.selection:
+    if isinstance(rows, ImageSet) or rows.reading is None:
         return {}
-    return {name: rows.columns[name] for name in (PATIENT, VISIT_START)}
+    return {name: rows.columns[name] for name in rows.reading.row_names}
 
 
 def register(app: typer.Typer) -> None:

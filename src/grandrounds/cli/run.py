@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.fit import show_run_estimates
 from grandrounds.cli.options import (
     ExperimentOptions,
     Json,
@@ -19,8 +18,7 @@ from grandrounds.cli.options import (
     expand_options,
     show_reading,
 )
-from grandrounds.cli.scans import show_progress
-from grandrounds.cli.terminal import echo, reads_run
+from grandrounds.cli.terminal import echo, reads_run, show_progress
 from grandrounds.cli.track import Track, log_run, resolve_target
 
 if TYPE_CHECKING:
@@ -131,11 +129,11 @@ def _report(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
         echo(json.dumps(run.summary))
         return
     if not quiet:
-        from grandrounds.cli.screen import show_summary
+        from grandrounds.cli.screen import print_own_result, show_summary
         from grandrounds.cli.terminal import Terminal
 
         console = Terminal()
-        if verbose or not show_run_estimates(run):
+        if verbose or not print_own_result(run):
             show_summary(console, run.summary, verbose=verbose)
         console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)

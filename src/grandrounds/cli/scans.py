@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.terminal import Terminal, echo, styled
+from grandrounds.cli.terminal import Terminal, echo, show_progress, styled
 
 if TYPE_CHECKING:
     from grandrounds.data.scans.listing import ListedScan, ScanListing
 
 app = typer.Typer(help="DICOM and NIfTI scans: list a folder, draft its manifest.", no_args_is_help=True)
 
-_TERMINAL_PAUSE, _LOG_PAUSE = 0.2, 30.0  # seconds between two reports of progress
-_LINE = 60  # characters of the line of progress
 _ROWS = 50  # of the table
 _SHOWN = 40  # characters of a description or path
 _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -161,33 +155,3 @@ def _write_text(path: Path, text: str) -> None:
         write_atomic(path, text.encode(), durable=False)
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another file", code="cannot-write") from None
-
-
-@contextmanager
-def show_progress(quiet: bool = False) -> Iterator[None]:
-    """Show the progress of reading scans on standard error while the block lasts: one line that changes, or lines in a log."""
-    from grandrounds.data.scans.series import watch_progress
-
-    terminal = sys.stderr.isatty()
-    start = last = time.monotonic()
-
-    def show(what: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - start < 1 or (now - last < (_TERMINAL_PAUSE if terminal else _LOG_PAUSE) and not (terminal and done == total)):
-            return
-        last = now
-        text = f"reading scans: {done:,} of {total:,} {what}"
-        if not terminal:
-            sys.stderr.write(f"{text}\n")
-        elif done == total:
-            sys.stderr.write(f"\r{' ' * _LINE}\r")
-        else:
-            sys.stderr.write(f"\r{text:<{_LINE}}")
-        sys.stderr.flush()
-
-    if quiet:
-        yield
-        return
-    with watch_progress(show):
-        yield

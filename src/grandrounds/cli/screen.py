@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.core.capability import collect, load
 from grandrounds.core.errors import visible
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
-from grandrounds.methods.exact.exchange import ENDED
-from grandrounds.methods.personal.parts import MAJORITY, describe_base
+from grandrounds.methods.guard.candidates import MAJORITY, describe_base
 from grandrounds.methods.sse_agg.method import SSEAgg
 from grandrounds.methods.sse_agg.summary import drift_facts
+from grandrounds.methods.sums import ENDED
 from grandrounds.metrics.fairness import (
     NO_MODEL,
     can_rank,
@@ -49,6 +50,9 @@ from grandrounds.report.findings import describe_findings
 from grandrounds.report.method_facts import method_facts
 from grandrounds.report.outcome import percent
 from grandrounds.report.tables import TextTable
+
+if TYPE_CHECKING:
+    from grandrounds.runs.run import Run
 
 HEADLINES = shown_in(Place.SCREEN)
 """Metrics of the table, in its order; the first three are those of the model's decisions (`fairness.decision_metric`)."""
@@ -193,6 +197,11 @@ class Watch:
             self._console.print(warn(note, f"{self._noun} {event['round']}:"))
         for site, why in event["missing"].items():
             self._console.print(warn(f"without {site} ({why})", f"{self._noun} {event['round']}:"))
+
+
+def print_own_result(run: Run) -> bool:
+    """Print a finished run in the form of its capability; False for a run that has none of its own, which prints its summary."""
+    return any(load(printer)(run) for printer in collect("printers").values())
 
 
 def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verbose: bool = False) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grandrounds.cli.fit import show_run_estimates
 from grandrounds.cli.options import TrustCode, Verbose, Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
@@ -82,9 +81,9 @@ def _staleness() -> dict[str, str]:
 
 
 def _personal() -> dict[str, str]:
-    from grandrounds.methods.personal.parts import PARTS
+    from grandrounds.methods.guard.candidates import part_titles
 
-    return PARTS
+    return part_titles()
 
 
 def _proposals() -> dict[str, str]:
@@ -208,7 +207,7 @@ def show(
     ] = False,
 ) -> None:
     """Show a run: its findings and scores, a round's decision, a site over the rounds, the model, or the schema."""
-    from grandrounds.cli.screen import show_summary
+    from grandrounds.cli.screen import print_own_result, show_summary
     from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.runs.run import Run
 
@@ -230,7 +229,7 @@ def show(
         echo(json.dumps(finished_run.summary if finished_run.finished else _unfinished(finished_run)))
     elif not finished_run.finished:
         _show_unfinished(finished_run, console)
-    elif verbose or not show_run_estimates(finished_run):
+    elif verbose or not print_own_result(finished_run):
         show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
         if "event" not in finished_run.summary and finished_run.event is not None:
             console.print(finished_run.event.line, soft_wrap=True)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -20,6 +23,7 @@ from rich.progress import TextColumn
 from rich.text import Text
 
 from grandrounds.core.errors import BadInput, visible
+from grandrounds.data.progress import watch_progress
 
 
 class Terminal(Console):
@@ -58,6 +62,38 @@ def show_fingerprints(fingerprints: Mapping[str, str]) -> None:
     wide = max(map(len, fingerprints))
     for label, mark in fingerprints.items():
         echo(f"  {label:{wide}}  {mark}")
+
+
+_TERMINAL_PAUSE, _LOG_PAUSE = 0.2, 30.0  # seconds between two reports of progress
+_LINE = 60  # characters of the line of progress
+
+
+@contextmanager
+def show_progress(quiet: bool = False) -> Iterator[None]:
+    """Show the progress of reading scans on standard error while the block lasts: one line that changes, or lines in a log."""
+    terminal = sys.stderr.isatty()
+    start = last = time.monotonic()
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - start < 1 or (now - last < (_TERMINAL_PAUSE if terminal else _LOG_PAUSE) and not (terminal and done == total)):
+            return
+        last = now
+        text = f"reading scans: {done:,} of {total:,} {what}"
+        if not terminal:
+            sys.stderr.write(f"{text}\n")
+        elif done == total:
+            sys.stderr.write(f"\r{' ' * _LINE}\r")
+        else:
+            sys.stderr.write(f"\r{text:<{_LINE}}")
+        sys.stderr.flush()
+
+    if quiet:
+        yield
+        return
+    with watch_progress(show):
+        yield
 
 
 LONGEST_ERROR = 1500

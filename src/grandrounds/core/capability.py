@@ -38,6 +38,91 @@ class Command:
 
 
 @dataclass(frozen=True)
+class PersonalPart:
+    """A part of the model that each hospital trains and keeps (`personal.part`).
+
+    Attributes:
+        title: A line for people.
+        fit: Import path of a function `fit(site, terms, k, common, part)`: the model of site k fitted to rows of `part`; of None
+            the model that it trained in the rounds.
+        refusals: Import path of a function `refusals(model, plan)`: reasons why a plan cannot train this part.
+        site: Import path of the site half that trains it in every round; "" for a part that is fitted after the rounds.
+    """
+
+    title: str
+    fit: str
+    refusals: str
+    site: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step after hospitals chose their models: the server sends Asks of one task, and each site answers them.
+
+    Attributes:
+        ask: Import path of a function `ask(plan, encoding, served, sites, personal)`: yields Asks, returns entries of `personal`.
+        answer: Import path of a function `answer(site, folder, ask, members)`: reports of the sites of one host.
+    """
+
+    ask: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class MethodSection:
+    """A section below [method], with the settings of a capability's methods.
+
+    Attributes:
+        section: Import path of its class.
+        after: The section after which it is listed; "" for the last place.
+    """
+
+    section: str
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A model of tables that reads whole columns and has no gradient.
+
+    Attributes:
+        title: Its line in `rounds list models`.
+        model: Import path of its class, with `from_spec` and `columns_of`.
+        kernels: The kernels that its models may have.
+        train: Import path of a function `train(job)` that fits it at each site to the site's own rows.
+        refusals: Import path of a function `refusals(model, plan)`: reasons why it does not fit a plan.
+        onnx: Import path of a function `onnx(model)` that builds its ONNX graph.
+        options: Import path of a function `options(plan)`: the settings of its fit by the method of its name; "" for a model that
+            only 'pooled' and 'local' fit.
+        private_method: The method that fits it under privacy.epsilon; "" for none.
+    """
+
+    title: str
+    model: str
+    kernels: tuple[str, ...]
+    train: str
+    refusals: str
+    onnx: str
+    options: str = ""
+    private_method: str = ""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A format of `rounds export` beside JSON and ONNX.
+
+    Attributes:
+        file: The file in the run folder.
+        write: Import path of a function `write(model)` that returns the text of the file.
+        models: The models that it can write.
+    """
+
+    file: str
+    write: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Capability:
     """The manifest of a capability: all that the kernel knows of it.
 
@@ -50,6 +135,15 @@ class Capability:
         commands: Commands of `rounds` by name; "explain maps" is the sub-command `maps` of `explain`.
         methods: Federated methods by name, with the import paths of their classes.
         at_sites: Commands of the kernel for a run whose rows are at hospitals: {"withdraw": function that submits it to them}.
+        method_options: Sections below [method] by name.
+        models: Models of whole columns by name.
+        exports: Formats of `rounds export` by name.
+        printers: Import paths of functions `printer(run)` that print a finished run in place of its summary and return True, or
+            return False, by kind of run.
+        parts: Personal parts by name.
+        stages: Steps after hospitals chose their models, by task.
+        readers: Import paths of readers by the end of a file's name, by "://" for addresses, and by a section of a plan with what
+            is read, such as "data.cohort settings".
     """
 
     name: str
@@ -60,6 +154,13 @@ class Capability:
     commands: Mapping[str, Command] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     at_sites: Mapping[str, str] = field(default_factory=dict)
+    method_options: Mapping[str, MethodSection] = field(default_factory=dict)
+    models: Mapping[str, TableModel] = field(default_factory=dict)
+    exports: Mapping[str, Export] = field(default_factory=dict)
+    printers: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, PersonalPart] = field(default_factory=dict)
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+    readers: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

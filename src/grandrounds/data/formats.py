@@ -85,6 +85,28 @@ class Reading:
     mixed: tuple[str, ...] = ()  # columns with decimal commas and decimal points
     selection: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     """Of a cohort: rows left after each step, by hospital ("" where there is one). Counts of patients, for the hospital alone."""
+    row_names: tuple[str, ...] = ()
+    """Of a cohort: columns that name a row, which has no number in a file."""
+
+
+def align_steps(selection: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, dict[str, int]]:
+    """Align the steps of all hospitals; a step that a hospital did not need leaves its rows as they were.
+
+    Args:
+        selection: Rows left after each step, by hospital.
+
+    Returns:
+        The number of rows by step and hospital, in the order of steps.
+    """
+    longest = max(selection.values(), key=len, default=())
+    names = list(dict.fromkeys([*(name for name, _ in longest), *(name for steps in selection.values() for name, _ in steps)]))
+    out: dict[str, dict[str, int]] = {name: {} for name in names}
+    for site, steps in selection.items():
+        counts, rows = dict(steps), steps[0][1] if steps else 0
+        for name in names:
+            rows = counts.get(name, rows)
+            out[name][site] = rows
+    return out
 
 
 @dataclass(frozen=True)

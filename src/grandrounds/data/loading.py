@@ -24,11 +24,9 @@ from grandrounds.data.image_files import has_train_test, read_folder, read_npz, 
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.outcome import settle_task
-from grandrounds.data.readers import read_plan_table
+from grandrounds.data.readers import find_reader, lists_scans, read_plan_table
 from grandrounds.data.row_files import is_bundle, read_bundle
-from grandrounds.data.scans.manifest import is_scan_manifest
-from grandrounds.data.scans.options import parse_options
-from grandrounds.data.scans.reading import read_scans
+from grandrounds.data.scan_options import parse_options
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import Rows, row_keys, split_rows
@@ -72,7 +70,7 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
     table = read_plan_table(settings)
     if settings.pictures is None:
         return table
-    if is_scan_manifest(table, settings.pictures, file=settings.file):
+    if lists_scans(table, settings.pictures, file=settings.file):
         return _read_plan_scans(settings, table, settings.pictures)
     return read_folder(
         settings.pictures,
@@ -95,7 +93,7 @@ def _read_plan_scans(settings: DataSettings, table: Table, folder: str) -> Image
             code="conflicting-settings",
         )
     scan = settings.scan
-    return read_scans(
+    images: ImageSet = find_reader("data.scan")(
         folder,
         table,
         label=_require_label(settings, table),
@@ -106,6 +104,7 @@ def _read_plan_scans(settings: DataSettings, table: Table, folder: str) -> Image
         size=settings.size,
         drop_unlabelled=settings.drop_unlabelled,
     )
+    return images
 
 
 def _load_plugin_data(settings: DataSettings, path: str) -> Table | ImageSet:

@@ -12,21 +12,21 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array, open_file, refuse_bomb
+from grandrounds.core.capability import collect, find, load
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import DEFAULT_MISSING, Format
 from grandrounds.data.limits import check_file
 from grandrounds.data.parquet_file import read_parquet
 from grandrounds.data.spreadsheets import EXCEL, UNREADABLE, read_excel, refuse_spreadsheet
-from grandrounds.data.sql_source import read_sql
-from grandrounds.data.statistics_files import STATISTICS, read_statistics
 from grandrounds.data.table import Table, without_marks
 from grandrounds.data.text_file import decode_text, read_text
 
@@ -35,11 +35,30 @@ from grandrounds.data.text_file import decode_text, read_text
 
 TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz")
 PARQUET = (".parquet", ".pq")
-TABLES = (*TEXT, *PARQUET, *EXCEL, *STATISTICS)
-"""Endings of the files that are read as tables."""
 
 _PIECE = 2**20  # bytes that are unpacked at a time
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
+
+
+def table_endings() -> tuple[str, ...]:
+    """List the endings of files that are read as tables."""
+    return (*TEXT, *PARQUET, *EXCEL, *(name for name in collect("readers") if name.startswith(".")))
+
+
+def find_reader(name: str) -> Callable[..., Any]:
+    """Import the reader of a file, an address or a section of a plan from the capability that has it (`Capability.readers`).
+
+    Raises:
+        BadInput: No installed capability has it.
+    """
+    reader: Callable[..., Any] = find("readers", name, what=f"'{name.partition(' ')[0]}' is to be read")
+    return reader
+
+
+def lists_scans(table: Table, folder: str | Path, *, file: str) -> bool:
+    """Tell whether a table lists DICOM or NIfTI files; without a capability that reads them none does."""
+    path = collect("readers").get("data.scan manifest")
+    return path is not None and bool(load(path)(table, folder, file=file))
 
 
 def read_table(
@@ -56,7 +75,7 @@ def read_table(
     """Read a file or a SQL database into a table; `reading` of it says what was assumed.
 
     Args:
-        where: A file (`TABLES`), or a database URL.
+        where: A file (`table_endings`), or a database URL.
         query: A SELECT or a table name, for a database URL.
         missing: Cells that mean "no value" (numbers such as "-999" match by value).
         sep: The separator of a text file (default: as `form` says).
@@ -67,7 +86,7 @@ def read_table(
     """
     marks = frozenset(word.strip() for word in missing)
     if isinstance(where, str) and _URL.match(where):
-        return _mark_missing(read_sql(where, query=query), marks=marks)
+        return _mark_missing(find_reader("://")(where, query=query), marks=marks)
     source = str(where)
     if query is not None:
         raise BadInput(
@@ -82,8 +101,10 @@ def read_table(
         )
     if ending.endswith(EXCEL):
         return read_excel(raw, source=source, marks=marks, form=form, kinds=kinds, keep=keep)
-    if ending.endswith(STATISTICS):
-        return read_statistics(raw, source=source, marks=marks, form=form, kinds=kinds)
+    for name in collect("readers"):
+        if name.startswith(".") and ending.endswith(name):
+            table: Table = find_reader(name)(raw, source=source, marks=marks, form=form, kinds=kinds)
+            return table
     if source.lower().endswith(PARQUET):
         return read_parquet(raw, source=source, marks=marks)
     if source.lower().endswith(".gz"):
@@ -119,17 +140,14 @@ def read_plan_table(
     roles = [settings.label, settings.site, settings.patient]
     place = settings.table if where is None else where
     assert place is not None, "an experiment names a set or a table"
-    agreed = settings.cohort
-    if agreed is not None:
-        from grandrounds.data.cohort.hospitals import is_records, read_cohort_table
-        from grandrounds.data.cohort.plan_cohort import read_agreed
-
-        schema = settings.query if where is None else query
-        if is_records(place, schema):
-            return read_cohort_table(read_agreed(agreed.plain()), place, schema=schema, pending=pending)
+    query = settings.query if where is None else query
+    if settings.cohort is not None:
+        table: Table | None = find_reader("data.cohort")(settings.cohort.plain(), place, query=query, pending=pending)
+        if table is not None:
+            return table
     return read_table(
         place,
-        query=settings.query if where is None else query,
+        query=query,
         missing=settings.missing,
         form=table_format(settings),
         kinds=settings.kinds.plain(),
@@ -149,9 +167,10 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
             raise BadInput(f"file {source} not found; {_tables_in(path.parent, path.name)}", code="file-not-found")
         if path.name.lower().endswith(UNREADABLE):
             raise refuse_spreadsheet(source)
-        if not path.name.lower().endswith(TABLES):
+        if not path.name.lower().endswith(table_endings()):
             raise BadInput(
-                f"file type of {source} is not known; save the table as one of {', '.join(TABLES)}", code="unknown-file-type"
+                f"file type of {source} is not known; save the table as one of {', '.join(table_endings())}",
+                code="unknown-file-type",
             )
         with os.fdopen(open_file(path, links=True), "rb") as f:
             check_file(os.fstat(f.fileno()).st_size, where=source)
@@ -173,7 +192,7 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
 def _tables_in(folder: Path, word: str = "") -> str:
     """List the tables of a folder as a clause, with the nearest to `word`."""
     try:
-        names = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TABLES))
+        names = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(table_endings()))
     except OSError:
         return "its folder does not exist or cannot be listed; check the path"
     return nearest(word, names) if names else "there is no table in that folder; check the path"

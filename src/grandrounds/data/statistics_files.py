@@ -27,8 +27,6 @@ from grandrounds.data.table import Table, check_names, format_number, is_number,
 SAS = (".sas7bdat", ".xpt")
 STATA = (".dta",)
 SPSS = (".sav", ".zsav", ".por")
-STATISTICS = (*SAS, *STATA, *SPSS)
-"""Endings of files of statistics packages."""
 
 _READERS = {
     ".sas7bdat": "read_sas7bdat",

@@ -22,6 +22,7 @@ from grandrounds.core.outcome import AUTO, SURVIVAL
 from grandrounds.core.section import SEEDS, Section, describe_error, error_code, quote_value
 from grandrounds.data.image_files import has_part
 from grandrounds.data.partition import KINDS
+from grandrounds.data.readers import find_reader
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.experiment.engine_sections import AttackSettings, Engine
 from grandrounds.experiment.method_sections import Method
@@ -40,16 +41,14 @@ from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS, is_exact, is_variant_of, method_class
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
-from grandrounds.methods.exact.exchange import ExactMethod
-from grandrounds.methods.exact.private_gam import PrivateGAM
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.personal.options import PersonalOptions
-from grandrounds.methods.quality.server import Quality
+from grandrounds.methods.guard.options import PersonalOptions
 from grandrounds.methods.sse_agg.harm import DEFAULT_LEAST_SHARE
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import COLUMN_MODELS, MODELS, READS_COLUMNS
+from grandrounds.models.protocol import TABLE_MODELS
 
 ONE_PLACE = ("pooled", "local")
 """Methods that fit a model to the rows of one place."""
@@ -278,7 +277,7 @@ class Experiment(Section):
             if not self.evaluation.subgroups:  # those show small groups, which this one does not hide
                 subgroup = subgroup or catalog_entry.subgroup
         if data.cohort is not None:
-            data = _apply_cohort(data)
+            data = data.model_copy(update=find_reader("data.cohort settings")(data.model_dump()))
         if split.partition == "auto":
             from_catalog = find_entry(data.name).partition if data.name and not is_own_code else {}
             default_partition = from_catalog.get("partition", "equal")
@@ -305,8 +304,8 @@ class Experiment(Section):
                 "split.by is 'time' but data.time is not set: name the time column, or use split.by = 'row'",
                 code="no-time-column",
             )
-        if is_exact(self.method.name) and not method_class(self.method.name).has_model:
-            subgroup = self.method.exact.group  # groups of a table or of curves
+        if is_exact(self.method.name):
+            subgroup = method_class(self.method.name).group_column(self.method, subgroup)
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
         settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
         settled |= {"privacy": self._privacy(patients=patients), "engine": self._engine()}
@@ -319,31 +318,19 @@ class Experiment(Section):
             BadInput: data.coding or data.encoding does not fit a model that reads whole columns.
         """
         model, method, data = self.model, self.method, self.data
-        if method.name == Quality.name and data.encoding != "public":
-            if "encoding" in data.model_fields_set:
-                raise BadInput(
-                    "data.encoding is 'fitted', which asks sites for summaries, and method 'quality' asks for counts alone: "
-                    "remove it",
-                    code="conflicting-settings",
-                )
-            data = data.model_copy(update={"encoding": "public"})
-            return self.model_copy(update={"data": data})
-        wanted = "gam" if method.name == PrivateGAM.name else method.name
+        if method.name in METHODS and not METHODS[method.name].has_model and _needs_public(method.name, data):
+            return self.model_copy(update={"data": data.model_copy(update={"encoding": "public"})})
+        wanted = next((name for name, m in TABLE_MODELS.items() if m.private_method == method.name), method.name)
         if wanted in COLUMN_MODELS and model.name != wanted and "name" not in model.model_fields_set:
             model = model.model_copy(update={"name": wanted})
         if model.name not in READS_COLUMNS:
             return self
         if model.name in COLUMN_MODELS and wanted != model.name and "name" not in method.model_fields_set:
             method = method.model_copy(update={"name": model.name})
-        if method.name == "gam" and self.privacy.epsilon is not None:
-            method = method.model_copy(update={"name": PrivateGAM.name})
-        if method.name == PrivateGAM.name and data.encoding != "public":
-            if "encoding" in data.model_fields_set:
-                raise BadInput(
-                    "data.encoding is 'fitted', which tells about rows without noise: set data.encoding = 'public' for model "
-                    "'gam' with privacy.epsilon, or remove privacy.epsilon",
-                    code="conflicting-settings",
-                )
+        private = TABLE_MODELS[method.name].private_method if method.name in TABLE_MODELS else ""
+        if private and self.privacy.epsilon is not None:
+            method = method.model_copy(update={"name": private})
+        if method.name in METHODS and _needs_public(method.name, data):
             data = data.model_copy(update={"encoding": "public"})
         if data.coding != "columns":
             if "coding" in data.model_fields_set:
@@ -415,9 +402,7 @@ class Experiment(Section):
         if self.model.name in READS_COLUMNS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
             update |= {"rounds": 1}  # 'pooled', 'local' and 'private-gam' fit it once
         if is_exact(m.name) and "rounds" not in m.model_fields_set:
-            exact = method_class(m.name)
-            assert issubclass(exact, ExactMethod)
-            update["rounds"] = exact.most_exchanges(m)
+            update["rounds"] = method_class(m.name).default_rounds(m)
         elif m.name in ONE_PLACE and self.model.name in COLUMN_MODELS and "rounds" not in m.model_fields_set:
             update["rounds"] = 1  # the whole fit
         return m.model_copy(update=update)
@@ -444,6 +429,20 @@ class Experiment(Section):
         return values
 
 
+def _needs_public(name: str, data: Data) -> bool:
+    """Check that a built-in method needs data.encoding = 'public', and the plan does not have it yet.
+
+    Raises:
+        BadInput: The plan sets another encoding.
+    """
+    why = METHODS[name].needs_public
+    if not why or data.encoding == "public":
+        return False
+    if "encoding" in data.model_fields_set:
+        raise BadInput(f"data.encoding is 'fitted', {why}", code="conflicting-settings")
+    return True
+
+
 def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
     """Remove the method, the model and the rounds of a recipe that do not fit a model of sums over hospitals, in place.
 
@@ -464,19 +463,6 @@ def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
     for section, key in (("model", "name"), ("method", "name"), ("method", "rounds")):
         if f"{section}.{key}" not in changed and section in sections and sections[section].get(key) != names[0]:
             sections[section].pop(key, None)
-
-
-def _apply_cohort(data: Data) -> Data:
-    """Return [data] with the columns that its cohort implies, and the column of the hospital where there are several."""
-    from grandrounds.core.sources import AT_SITES, DATA_FRAME
-    from grandrounds.data.cohort.hospitals import SITE, find_hospitals
-    from grandrounds.data.cohort.plan_cohort import implied_settings, read_agreed
-
-    update = implied_settings(read_agreed(data.cohort), data.model_dump())
-    named = data.site is not None or data.table in (None, AT_SITES, DATA_FRAME)
-    if not named and find_hospitals(str(data.table)):
-        update["site"] = SITE
-    return data.model_copy(update=update)
 
 
 def _is_npz(table: str | None) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
+from grandrounds.core.capability import collect, load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.section import ROUNDS, OwnCode, Section
-from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
-from grandrounds.methods.quality.options import QualityOptions
 from grandrounds.methods.sse_agg.printed import check_lambdas
 from grandrounds.methods.veil.options import VeilOptions
-from grandrounds.methods.watch.options import WatchOptions
 from grandrounds.methods.xfed.options import XFedOptions
 
 
@@ -170,8 +168,8 @@ class Staleness(Section):
     b: int = Field(4, ge=0, description="rounds without discount, for 'hinge'")
 
 
-class Method(Section):
-    """Federated method and its parts."""
+class KernelMethod(Section):
+    """Settings of [method] that no capability adds."""
 
     name: Annotated[str, OwnCode] = Field(
         "fedavg", description="method (`rounds list methods`), or your own: 'package.module:Class'"
@@ -223,15 +221,6 @@ class Method(Section):
     veil: VeilOptions = VeilOptions()
     trust: TrustOptions = TrustOptions()
     xfed: XFedOptions = XFedOptions()
-    exact: ExactOptions = ExactOptions()
-    gam: GAMOptions = GAMOptions()
-    trees: TreesOptions = TreesOptions()
-    card: CardOptions = CardOptions()
-    watch: WatchOptions = WatchOptions()
-    quality: QualityOptions = QualityOptions()
-    options: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="settings of your own method"
-    )
 
     @field_validator("select", "weigh", "robust", "staleness", mode="before")
     @classmethod
@@ -247,3 +236,31 @@ class Method(Section):
     @classmethod
     def _number(cls, value: Any) -> Any:
         return {"count": value} if isinstance(value, bool | int | float | str) else value
+
+
+def _capability_sections() -> dict[str, Any]:
+    """Return the sections below [method] of all capabilities as fields of pydantic, in the order in which they are listed."""
+    order: list[str] = []
+    sections = collect("method_options")
+    waiting = dict(sections)
+    while waiting:
+        ready = [name for name, s in waiting.items() if not s.after or s.after in order] or list(waiting)
+        for name in ready:
+            after = waiting.pop(name).after
+            order.insert(order.index(after) + 1 if after in order else len(order), name)
+    kinds = {name: load(sections[name].section) for name in order}
+    return {name: (kind, kind()) for name, kind in kinds.items()}
+
+
+if TYPE_CHECKING:
+    MethodSections = KernelMethod
+else:
+    MethodSections = create_model("MethodSections", __base__=KernelMethod, **_capability_sections())
+
+
+class Method(MethodSections):
+    """Federated method and its parts."""
+
+    options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="settings of your own method"
+    )

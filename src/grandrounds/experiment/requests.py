@@ -18,7 +18,7 @@ from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
-from grandrounds.methods.personal.server import is_personal
+from grandrounds.methods.guard.server import is_personal
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import requested_reports
 from grandrounds.methods.veil.budget import VOTING, resolve_selection

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from grandrounds.core.section import ROUNDS, SEEDS, OwnCode, Section, SourceName
 from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.partition import KINDS
-from grandrounds.data.scans.options import WINDOWS, parse_options
+from grandrounds.data.readers import find_reader
+from grandrounds.data.scan_options import WINDOWS, parse_options
 from grandrounds.explain.explainers.registry import MAPS, SKETCHES
 
 if TYPE_CHECKING:
@@ -39,11 +40,7 @@ def _as_list(value: Any) -> Any:
 
 def _read_cohort(value: Any) -> Any:
     """Replace a cohort file by its definition and digest, so that a plan has all of it."""
-    if value is None:
-        return None
-    from grandrounds.data.cohort.plan_cohort import read_agreed, write_agreed
-
-    return write_agreed(read_agreed(value))
+    return None if value is None else find_reader("data.cohort definition")(value)
 
 
 class Shortcut(Section):

@@ -193,7 +193,9 @@ class Method:
     has_model: ClassVar[bool] = True  # False: the result is a table or a curve, and no model is written or evaluated
     scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
     noise_is_optional: ClassVar[bool] = False  # its own privacy mechanism is used under a budget only
-    keeps_encoding: ClassVar[bool] = False  # it uses the model and the encoding of an earlier run, so sites send no summaries
+    earlier_model: ClassVar[str] = ""  # import path of the function that reads the model and encoding of an earlier run
+    new_patients: ClassVar[str] = ""  # import path of the function that adds the new patients of a plan to a simulation's sites
+    needs_public: ClassVar[str] = ""  # why data.encoding cannot be 'fitted', a clause; its plan has 'public' without being told
     evaluates: ClassVar[bool] = True  # False: no model is evaluated or explained, and sites refuse to
     asks_notes: ClassVar[bool] = True  # False: sites are not asked for sentences on their rows, which may name a category
 
@@ -245,6 +247,41 @@ class Method:
             shapes of its own for each hospital; else "none".
         """
         return "none"
+
+    @classmethod
+    def default_rounds(cls, settings: Any) -> int:
+        """Return the number of rounds of a plan that does not set method.rounds. Default: that of the section.
+
+        Args:
+            settings: The section [method].
+        """
+        return int(settings.rounds)
+
+    @classmethod
+    def group_column(cls, settings: Any, subgroup: str | None) -> str | None:
+        """Return the column of the groups of patients that the run compares. Default: evaluation.subgroup.
+
+        Args:
+            settings: The section [method].
+            subgroup: The setting evaluation.subgroup.
+        """
+        return subgroup
+
+    @classmethod
+    def sums_without(
+        cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding, site: str
+    ) -> Mapping[str, Array] | None:
+        """Return the stored sums of a finished run without those of a site that withdraws, as entries of the method's state.
+
+        Default: None, as for all runs from whose sums the result over the other sites does not follow exactly.
+
+        Args:
+            plan: The experiment's plan.
+            state: The method's state after the last round.
+            encoding: The agreed encoding of rows.
+            site: The site.
+        """
+        return None
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:

@@ -144,7 +144,7 @@ def evaluate(
     """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site.
 
     `outcome`: that of the encoding, for tasks other than classification. `personal`: the models that sites deploy
-    (`methods.personal`). `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups.
+    (`methods.guard`). `by_column`: parts that are also tallied by the groups of each column of evaluation.subgroups.
     `by_site`: the tallies of test rows, which sites send in the clear, are added up here and kept by site; never under secure
     aggregation, which sums what an Ask lists as `summed`.
     """

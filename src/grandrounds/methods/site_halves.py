@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import method_class, regularizer_class
-from grandrounds.methods.personal import server as personal
+from grandrounds.methods.guard import server as guard
 from grandrounds.methods.weigh import weighting_rule
 from grandrounds.site.plugin import SitePlugin
 
@@ -27,4 +27,4 @@ def _site_plugins(plan: Plan) -> Iterator[type[SitePlugin]]:
     yield from regularizer_class(plan.method).site
     yield from method_class(plan.method.name).site
     yield from weighting_rule(plan.method.weigh).site
-    yield from personal.site_plugins(plan)
+    yield from guard.site_plugins(plan)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from grandrounds.core.capability import load
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.models.dense import Dense
 from grandrounds.models.losses import LOSSES
-from grandrounds.models.protocol import Model, ModelSpec
+from grandrounds.models.protocol import TABLE_MODELS, Model, ModelSpec
 
 if TYPE_CHECKING:
     from grandrounds.data.kinds import AnyEncoding
@@ -26,15 +27,10 @@ TABLES = {
     "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
-COLUMN_MODELS = {
-    "gam": "Additive model: a curve for each number and a value for each level, fitted from sums over hospitals (tables)",
-    "trees": "Boosted trees from sums over hospitals: the same bits as with pooled rows (tables)",
-    "card": "Risk card: 5 to 15 terms with whole-number points, distilled from an additive model (tables)",
-}
+TABLES |= {name: model.title for name, model in TABLE_MODELS.items()}
+COLUMN_MODELS = tuple(name for name, model in TABLE_MODELS.items() if model.options)
 """Models that read whole columns. Each is fitted by the method of the same name, or by 'pooled' and 'local'."""
-TABLES |= COLUMN_MODELS
-TABLES["ebm"] = "Explainable boosting machine by InterpretML without pairs, for methods 'pooled' and 'local' (tables)"
-READS_COLUMNS = frozenset({*COLUMN_MODELS, "ebm"})
+READS_COLUMNS = frozenset(TABLE_MODELS)
 """Models of whole columns, which imply data.coding = "columns"."""
 IMAGES = {
     "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (images)",
@@ -73,9 +69,7 @@ def model_spec(
     """
     other: dict[str, Any] = {} if task == CLASSIFICATION else {"task": task}
     if settings.name in READS_COLUMNS:
-        from grandrounds.models.columns import find_columns, write_columns
-
-        other["columns"] = write_columns(find_columns(encoding))
+        other["columns"] = load(TABLE_MODELS[settings.name].model).columns_of(encoding)
     return {
         **other,  # type: ignore[typeddict-item]
         "name": model_name(settings.name, task),
@@ -142,7 +136,7 @@ def build_model(
 
         return BoostedModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
     if spec["name"] in READS_COLUMNS:
-        return _column_model(spec)
+        return cast("Model", load(TABLE_MODELS[spec["name"]].model).from_spec(spec))
     if spec["name"] in TABLES:
         task = str(spec.get("task", CLASSIFICATION))
         widths = (inputs[0], *spec["hidden"], 1 if task != CLASSIFICATION else outputs)
@@ -167,31 +161,6 @@ def build_model(
     from grandrounds.models.torch_build import torch_net
 
     return torch_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
-
-
-def _column_model(spec: Mapping[str, Any]) -> Model:
-    """Build a model that reads whole columns."""
-    if spec["name"] == "gam" and spec["options"].get("basis") == "steps":
-        from grandrounds.models.steps import StepModel
-
-        return cast("Model", StepModel.from_spec(spec))
-    if spec["name"] == "gam":
-        from grandrounds.models.gam import AdditiveModel
-
-        return cast("Model", AdditiveModel.from_spec(spec))
-    if spec["name"] == "trees":
-        from grandrounds.models.column_trees import TreesModel
-
-        return cast("Model", TreesModel.from_spec(spec))
-    if spec["name"] == "ebm":
-        from grandrounds.models.ebm import EBMModel
-
-        return cast("Model", EBMModel.from_spec(spec))
-    if spec["name"] == "card":
-        from grandrounds.models.card import CardModel
-
-        return cast("Model", CardModel.from_spec(spec))
-    raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 
 __all__ = [

@@ -16,8 +16,9 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.models.array_layout import ArrayLayout
-from grandrounds.models.columns import Column, parse_columns, read_columns
+from grandrounds.models.columns import Column, find_columns, parse_columns, read_columns, write_columns
 
 LINE = "line"
 """Name of the array with slope and intercept of the calibration, (2,)."""
@@ -70,6 +71,11 @@ class ColumnModel:
             task=str(spec.get("task", CLASSIFICATION)),
             options=dict(spec["options"]),
         )
+
+    @classmethod
+    def columns_of(cls, encoding: AnyEncoding | None) -> str:
+        """Write the columns of an encoding, as a spec has them."""
+        return write_columns(find_columns(encoding))
 
     @cached_property
     def layout(self) -> ArrayLayout:

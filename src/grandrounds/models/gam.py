@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.column_basis import BASIS_ARRAYS, FEWEST_SPLINES, check_basis, evaluate_splines, rank_values
 from grandrounds.models.column_model import ColumnModel
+from grandrounds.models.steps import StepModel
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class AdditiveModel(ColumnModel):
         *BASIS_ARRAYS,
         *(("curve", 2), ("levels", 2), ("gaps", 1), ("intercept", 1)),
     )
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Any:
+        """Build the model that a spec describes; the private one has steps in place of curves."""
+        return StepModel.from_spec(spec) if spec["options"].get("basis") == "steps" else super().from_spec(spec)
 
     @property
     def most_levels(self) -> int:

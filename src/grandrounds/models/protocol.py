@@ -9,12 +9,16 @@ from typing import NotRequired, Protocol, TypedDict
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import TableModel, collect
 from grandrounds.protocol.layout import ParameterLayout
 
-COLUMN_KERNELS = frozenset({"gam", "trees", "steps", "card", "ebm"})
-"""Kernels of models that read whole columns (column_model.py)."""
+TABLE_MODELS: Mapping[str, TableModel] = collect("models")
+"""Models of capabilities by name; all read whole columns."""
 
-GRADIENT_FREE = COLUMN_KERNELS | {"forest", "boosted"}
+COLUMN_KERNELS = {kernel: model for model in TABLE_MODELS.values() for kernel in model.kernels}
+"""Kernels of models that read whole columns, with the model."""
+
+GRADIENT_FREE = frozenset({*COLUMN_KERNELS, "forest", "boosted"})
 """Kernels of models without a gradient."""
 
 
@@ -42,9 +46,8 @@ class ModelSpec(TypedDict):
 class Model(Protocol):
     """A trainable function of parameters (P,) and inputs.
 
-    `kernel` names the training code: "numpy" (batched dense gradients), "torch" (autograd, any device) or
-    "forest" (scikit-learn at each site); "gam", "trees", "steps" and "card" are fitted from sums
-    (column_model.py). `site_bytes` is the memory for training one site.
+    `kernel` names the training code: "numpy" (batched dense gradients), "torch" (autograd, any device),
+    "forest" (scikit-learn at each site) or one of `COLUMN_KERNELS`. `site_bytes` is the memory for training one site.
     """
 
     @property

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.methods.personal.guard import FOLDS, LEAST, LEVEL
-from grandrounds.methods.personal.parts import (
+from grandrounds.methods.guard.candidates import (
     COMMON,
     HEAD,
     IN_WORDS,
@@ -19,6 +18,7 @@ from grandrounds.methods.personal.parts import (
     describe_candidate,
     describe_choice,
 )
+from grandrounds.methods.guard.choice import FOLDS, LEAST, LEVEL
 from grandrounds.metrics.fairness import MIN_ROWS, decision_metric, deployed_scores, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE, LOSS

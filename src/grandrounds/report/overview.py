@@ -16,7 +16,7 @@ from grandrounds.core.records import RunSummary
 from grandrounds.core.sources import AT_SITES
 from grandrounds.data.event import Event
 from grandrounds.data.sets.labels import ColumnLabels
-from grandrounds.methods.personal.parts import describe_base
+from grandrounds.methods.guard.candidates import describe_base
 from grandrounds.metrics.fairness import NO_MODEL, decision_key, deployed_scores, intervals, is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE

@@ -1,5 +1,5 @@
-"""Export of a trained model for other programs, from the raw columns: JSON to score by hand, ONNX for a runtime, and trees in the
-formats of LightGBM and XGBoost.
+"""Export of a trained model for other programs, from the raw columns: JSON to score by hand, ONNX for a runtime, and the formats
+that capabilities add.
 
 A classifier gives probabilities. Other outcomes give one prediction: a number (identity), an expected count (exp), or for
 survival the log hazard relative to inputs of zero, a risk score without a time scale.
@@ -8,12 +8,14 @@ survival the log hazard relative to inputs of zero, a risk score without a time 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import write_atomic
+from grandrounds.core.capability import Export, collect, load
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
@@ -96,7 +98,8 @@ def _instead(model: TrainedModel) -> str:
     """Name the formats of a model that reads whole columns."""
     if model.net.kernel not in COLUMN_KERNELS:
         return ""
-    return ": use onnx, lightgbm or xgboost" if model.net.kernel == "trees" else ": use onnx"
+    *first, last = ["onnx", *(kind for kind, export in EXPORTS.items() if model.spec["name"] in export.models)]
+    return f": use {', '.join(first)} or {last}" if first else f": use {last}"
 
 
 def to_onnx(model: TrainedModel) -> Any:
@@ -113,14 +116,15 @@ def to_onnx(model: TrainedModel) -> Any:
         ) from None
 
     if model.net.kernel in COLUMN_KERNELS:
-        from grandrounds.runs.export_columns import build_column_graph
-
-        return build_column_graph(model)
+        return load(COLUMN_KERNELS[model.net.kernel].onnx)(model)
     net, encoding, _ = dense_parts(model, "onnx")
     return build_graph(model, net, encoding)
 
 
-FILES = {"json": "model.json", "onnx": "model.onnx", "lightgbm": "model.lightgbm.txt", "xgboost": "model.xgboost.json"}
+EXPORTS: Mapping[str, Export] = collect("exports")
+"""Formats of capabilities."""
+
+FILES = {"json": "model.json", "onnx": "model.onnx", **{kind: export.file for kind, export in EXPORTS.items()}}
 """Formats, and the file that each is written to in the run folder."""
 
 
@@ -142,9 +146,7 @@ def export(model: TrainedModel, kind: str, path: Path) -> None:
     elif kind == "onnx":
         data = to_onnx(model).SerializeToString()
     else:
-        from grandrounds.runs.export_trees import to_lightgbm, to_xgboost
-
-        data = (to_lightgbm(model) if kind == "lightgbm" else json.dumps(to_xgboost(model))).encode()
+        data = load(EXPORTS[kind].write)(model).encode()
     try:
         write_atomic(path, data)
     except OSError as e:

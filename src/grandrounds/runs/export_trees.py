@@ -54,6 +54,11 @@ def to_lightgbm(model: TrainedModel) -> str:
     return "\n".join(["\n".join([*head, "", ""]), *blocks, "\n".join(end)])
 
 
+def xgboost_text(model: TrainedModel) -> str:
+    """Write the trees as the text of an XGBoost model."""
+    return json.dumps(to_xgboost(model))
+
+
 def to_xgboost(model: TrainedModel) -> dict[str, Any]:
     """Write the trees as an XGBoost model, which `xgboost.Booster(model_file=...)` reads from JSON.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.checks import check_sites
@@ -28,11 +29,10 @@ from grandrounds.data.reference_sets import Reference, draw_reference_sets, mark
 from grandrounds.data.split import Rows, assign_roles
 from grandrounds.data.subgroups import count_words, plan_bands
 from grandrounds.data.table import Table
-from grandrounds.methods import is_variant_of
+from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.baselines import POOL, POOLED
 from grandrounds.models import IMAGES, TABLES
 from grandrounds.privacy.events import protects_patients
-from grandrounds.runs.watched import add_new_patients
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class, tasks_of
 
@@ -110,7 +110,8 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     clean = None if planted is None else planted.clean
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)
     stack = replace(stack, by_patient=protects_patients(plan), subgroups=subgroups, bands=bands)
-    stack = add_new_patients(plan, stack)
+    if new_patients := method_class(plan.method.name).new_patients:
+        stack = load(new_patients)(plan, stack)
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput(

@@ -10,13 +10,14 @@ import numpy as np
 
 from grandrounds.audit.files import hash_final_files
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import collect, load
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import order_by_event
-from grandrounds.data.formats import Reading
+from grandrounds.data.formats import Reading, align_steps
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings, outcome_of, task_of
 from grandrounds.data.schema import Schema
@@ -35,14 +36,8 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
-from grandrounds.methods.personal.differences import (
-    ask_differences,
-    describe_differences,
-    summarise_differences,
-    why_untested,
-)
-from grandrounds.methods.personal.parts import COMMON, is_shiftable, undo_class_weights
-from grandrounds.methods.personal.server import PersonalResult, fits_intercepts, is_personal, personalize
+from grandrounds.methods.guard.candidates import is_shiftable, undo_class_weights
+from grandrounds.methods.guard.server import PersonalResult, fits_intercepts, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.methods.sse_agg.summary import demotion_summary
 from grandrounds.metrics import metrics_of
@@ -62,11 +57,6 @@ from grandrounds.site.stack import CLEAN, PARTS
 
 MOST_COUNTED_SITES = 1000
 """Sites of which the server keeps score counts one by one; of more it adds them up while they arrive."""
-
-
-def _with_part(result: PersonalResult) -> tuple[str, ...]:
-    """List the sites that deploy another model than the common one."""
-    return tuple(site for site, choice in result.choices.items() if choice != COMMON)
 
 
 def schema_of(data: Holdings) -> Schema | None:
@@ -277,8 +267,6 @@ class Finalizer:
         agreed = plan.data.cohort
         if agreed is None:
             return {}
-        from grandrounds.data.cohort.hospitals import align_steps
-
         reading = reading_of(data)
         shown = reading is not None and reading.selection and plan.privacy.epsilon is None
         steps = {} if not shown or reading is None else {"steps": [[s, n] for s, n in align_steps(reading.selection).items()]}
@@ -524,7 +512,9 @@ class Finalizer:
         }
         for site, why in result.missing.items():
             self.context.warn(f"{site} uses the common model: it fitted no personal one ({why})")
-        different = self._differences(served, sites, sites if private else _with_part(result), result.rows)
+        more: dict[str, object] = {}
+        for stage in collect("stages").values():
+            more |= self._drive(load(stage.ask)(plan, self.context.encoding, served, sites, result))
         if private:
             return facts, {}
         grouped, unweighted = self._grouped_parts(), served.map(lambda theta: undo_class_weights(model, theta, weight))
@@ -539,28 +529,13 @@ class Finalizer:
             "choices": dict(result.choices),
             "harmed": None if result.harmed is None else list(result.harmed),
             "tested": list(result.tested),
-            **different,
+            **more,
             **evaluation.test_scores(
                 scored, self.context.encoding, threshold=threshold, more=self.context.setup.metrics
             ),
             **self._count_scores(scored, threshold),
         }
         return evaluated, scored.by_column
-
-    def _differences(
-        self, served: ModelAssignment, sites: tuple[str, ...], tested: tuple[str, ...], rows: str
-    ) -> dict[str, object]:
-        """Have sites with a personal part test which columns differ from the common model; return their part of `personal`."""
-        plan, encoding = self.context.plan, self.context.encoding
-        private, reason = plan.privacy.epsilon is not None, why_untested(plan, encoding)
-        if not plan.personal.differences:
-            return {}
-        if reason:
-            return {"untested": reason}
-        assert isinstance(encoding, Encoding)
-        work = ask_differences(served, sites, tested, encoding, rows=rows, seed=plan.seed, private=private)
-        found = self._drive(work)
-        return {} if private else summarise_differences(describe_differences(found, encoding))
 
     def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:
         """Fine-tune the final model at each site for train.finetune epochs; None where it is off."""

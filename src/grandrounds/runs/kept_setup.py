@@ -17,15 +17,13 @@ from grandrounds.core.arrays import Array, read_file, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.sources import AT_SITES
-from grandrounds.data.design import reference_levels
-from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import encoding_from
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import method_class
 from grandrounds.methods.dp import CLIENT
-from grandrounds.methods.exact.exchange import SUMS, read_sums
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.methods.sums import SUMS
 from grandrounds.runs.folder import PERCENTILES, RunFolder
 from grandrounds.runs.run import Run
 
@@ -168,33 +166,24 @@ def _unknown(what: Any) -> BadInput:
 def can_subtract(run: Run, site: str) -> bool:
     """Check that the fit over the other sites follows from stored sums, equal to a fit with an encoding agreed without the site.
 
-    Centre and scale of inputs drop out in original units. Fill-in values, limits, a penalty, and levels that are merged or chosen
-    by their rows do not: such a run is repeated.
-
     Args:
         run: The earlier run.
         site: The site that withdraws.
     """
-    plan, snapshot = Plan(run.plan), Checkpoint(run.folder / "checkpoint").read()
-    sums = None if snapshot is None else read_sums(snapshot.part("method"))
-    sites = run.summary.get("estimates", {}).get("sites", [])
-    d = plan.data
-    if sums is None or snapshot is None or site not in sites or len(sums.n) != len(sites):
-        return False
-    if not d.complete or d.clip or d.coding != "reference":
-        return False
-    encoding = encoding_from(snapshot.facts["encoding"])
-    if not isinstance(encoding, Encoding) or encoding.left_out or any(c.other for c in encoding.categorical):
-        return False
-    rest = sums.drop(sites.index(site))
-    counts = dict(zip(encoding.features, rest.counts().tolist(), strict=True))
-    least, most = int(plan.method.exact.least), int(d.max_categories)
-    for column in encoding.categorical:
-        levels = {level: round(counts[f"{column.name}={level}"]) for level in column.levels}
-        levels[column.baseline] = round(float(rest.n.sum())) - sum(levels.values())
-        if reference_levels(levels, most=most, least=least) != (column.baseline, column.levels, False):
-            return False
-    return True
+    snapshot = Checkpoint(run.folder / "checkpoint").read()
+    return snapshot is not None and _sums_without(run, snapshot, site) is not None
+
+
+def _sums_without(run: Run, snapshot: Snapshot, site: str) -> Mapping[str, Array] | None:
+    """Return the stored sums of a run without those of a site, as entries of the method's state; None for most runs."""
+    if not _has_sums(snapshot):
+        return None
+    plan, encoding = Plan(run.plan), encoding_from(snapshot.facts["encoding"])
+    return method_class(plan.method.name).sums_without(plan, snapshot.part("method"), encoding, site)
+
+
+def _has_sums(snapshot: Snapshot) -> bool:
+    return any(name.startswith(f"method/{SUMS}") for name in snapshot.arrays)
 
 
 def describe_subtraction() -> tuple[str, ...]:
@@ -215,14 +204,13 @@ def start_from_sums(run: Run, folder: RunFolder, site: str) -> None:
     earlier, new = Checkpoint(run.folder / "checkpoint"), Checkpoint(folder.checkpoint)
     snapshot = earlier.read()
     assert snapshot is not None
-    sums = read_sums(snapshot.part("method"))
+    sums = _sums_without(run, snapshot, site)
     assert sums is not None
-    rest = sums.drop(list(run.summary["estimates"]["sites"]).index(site))
     sites = list(run.summary["rows"])
     other = {n: a for n, a in snapshot.arrays.items() if n.startswith("sites/")}
     states = dict(_without(other, len(sites), sites.index(site), wire=bool(run.plan["engine"]["wire"])))
     arrays = {"served/model": np.zeros_like(snapshot.arrays["served/model"]), **states}
-    arrays |= {f"method/{SUMS}{name}": value for name, value in rest.arrays().items()}
+    arrays |= {f"method/{name}": value for name, value in sums.items()}
     new.start(run.plan)
     facts = {"schema": snapshot.facts["schema"], "journal": 0, "encoding": snapshot.facts["encoding"], "warnings": []}
     facts |= {"round": 0, "best_round": 0, "best_loss": None, "seconds": 0.0, "cost": {}, "stopped": "", "clock": 0.0}
@@ -233,6 +221,6 @@ def forget_sums(run: Run) -> None:
     """Remove stored sums by site from the checkpoint of a closed run: with them the site's could be read."""
     checkpoint = Checkpoint(run.folder / "checkpoint")
     snapshot = checkpoint.read()
-    if snapshot is not None and read_sums(snapshot.part("method")) is not None:
+    if snapshot is not None and _has_sums(snapshot):
         rest = {n: a for n, a in snapshot.arrays.items() if not n.startswith(f"method/{SUMS}")}
         checkpoint.write_state(rest, snapshot.facts)

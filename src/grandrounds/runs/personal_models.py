@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.arrays import Array, load, save
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.personal.parts import MAJORITY, describe_choice
-from grandrounds.methods.personal.site import FILE, digest_model
+from grandrounds.methods.guard.candidates import MAJORITY, describe_choice
+from grandrounds.methods.guard.site import FILE, digest_model
 from grandrounds.protocol.layout import Layout
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.core.sources import DATA_FRAME, STROKES
 from grandrounds.data.event import Event
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.methods.personal.parts import HEAD
+from grandrounds.methods.guard.candidates import HEAD
 from grandrounds.report.explanations import Explanations, importances
 from grandrounds.runs.context import Progress
 from grandrounds.runs.ending import CHANGEABLE

@@ -342,7 +342,7 @@ def _read_site_images(where: str, shape: tuple[int, int, int], agreed: DataSetti
     """Read the images of a hospital, by the names that its consortium agreed on."""
     from grandrounds.data.agreement.images import is_image_source, read_site_images
     from grandrounds.data.agreement.schema import ImageSchema
-    from grandrounds.data.scans.options import parse_options
+    from grandrounds.data.scan_options import parse_options
 
     if not is_image_source(where):
         raise BadInput(

@@ -29,7 +29,7 @@ from grandrounds.data.table import Table
 from grandrounds.data.warnings import own_table_warnings
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
 from grandrounds.engine.resources import Gauge
-from grandrounds.experiment.checks import personal
+from grandrounds.experiment.checks import guard
 from grandrounds.experiment.checks.explain import explained_on, explainer_name, lent_rows, no_rows, no_tile
 from grandrounds.experiment.checks.heat_maps import maps_asked, refuse_unmappable
 from grandrounds.experiment.checks.methods import left_alone, refuse_what_it_cannot
@@ -180,7 +180,7 @@ class _Runner:
         refuse_one_site(plan, data, sites)
         doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
         context.warn(*context.setup.warnings, *doubts, *few, *self._remains())
-        context.warn(*left_alone(plan), *personal.warnings(plan))
+        context.warn(*left_alone(plan), *guard.warnings(plan))
         context.warn(*context.recorder.warnings, *([self.unstored] if self.unstored else []))
         self._announce(snapshot)
         model = self._own_model()
@@ -463,7 +463,7 @@ class _Runner:
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
-        personal.refuse_without_validation(model, self.plan, rows=sum(r["val"] for r in self.context.setup.rows.values()))
+        guard.refuse_without_validation(model, self.plan, rows=sum(r["val"] for r in self.context.setup.rows.values()))
 
 
 def new_folder(base: Path, name: str) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
@@ -38,18 +39,15 @@ from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.effects import intercept
 from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
-from grandrounds.methods.personal.parts import HEAD
-from grandrounds.methods.personal.server import settings_in_rounds
+from grandrounds.methods.guard.candidates import HEAD
+from grandrounds.methods.guard.server import settings_in_rounds
 from grandrounds.methods.site_halves import site_plugins
 from grandrounds.metrics.custom import custom_metrics
-from grandrounds.models import COLUMN_MODELS, build_model, model_spec
-from grandrounds.models.column_model import LEAST, SEED
-from grandrounds.models.protocol import ModelSpec
+from grandrounds.models import build_model, model_spec
+from grandrounds.models.protocol import TABLE_MODELS, ModelSpec
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
-from grandrounds.runs.watched import read_watched
-from grandrounds.statistics.card import card_options
 
 Driven = Generator[Any, Any, Any]
 
@@ -92,6 +90,16 @@ OUTSIZED = 1000
 
 
 @dataclass(frozen=True)
+class EarlierModel:
+    """The model of an earlier run: specification, parameters, encoding, and the mean training patient as inputs."""
+
+    spec: Mapping[str, Any]
+    theta: Array
+    encoding: Encoding
+    background: Array
+
+
+@dataclass(frozen=True)
 class RunSetup:
     """The state of a run before the first round."""
 
@@ -120,9 +128,10 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     summaries = SummaryCollector()
     first = there(plan, consortium.training, 1)
     task = consortium.data.schema.task if isinstance(consortium.data, Dataset) else CLASSIFICATION
-    watched = read_watched(plan) if method_class(plan.method.name).keeps_encoding else None
-    if watched is not None:
-        encoding, warnings = watched.encoding, ()
+    earlier_model = method_class(plan.method.name).earlier_model
+    earlier: EarlierModel | None = load(earlier_model)(plan) if earlier_model else None
+    if earlier is not None:
+        encoding, warnings = earlier.encoding, ()
     elif snapshot is None and plan.data.encoding == "public":
         complete = not method_class(plan.method.name).evaluates  # no model reads the inputs
         encoding, warnings = make_public_encoding(plan, consortium.data, complete=complete), ()
@@ -139,23 +148,23 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         _refuse_other_groups(plan, encoding)
     refuse_task(plan, task_of(encoding))
     refuse_groups(plan, task_of(encoding), len(encoding.classes))
-    event = _event(plan, encoding, resumed=snapshot is not None or watched is not None)
-    if snapshot is None and watched is None and event is not None:
+    event = _event(plan, encoding, resumed=snapshot is not None or earlier is not None)
+    if snapshot is None and earlier is None and event is not None:
         encoding = replace(encoding, event=event.word)
         has_classes = task_of(encoding) == CLASSIFICATION and method_class(plan.method.name).has_model
         doubt = event.warning if has_classes else None
         warnings = (*warnings, *([doubt] if doubt else []))
-    by_column = plan.model.name in COLUMN_MODELS
+    fit_options = TABLE_MODELS[plan.model.name].options if plan.model.name in TABLE_MODELS else ""
     spec = model_spec(
         plan.model,
         inputs=encoding.inputs,
         classes=len(encoding.classes),
         task=task_of(encoding),
         encoding=encoding,
-        options=_fit_options(plan) if by_column else None,
+        options=load(fit_options)(plan) if fit_options else None,
     )
-    if watched is not None:
-        spec = cast("ModelSpec", dict(watched.spec))
+    if earlier is not None:
+        spec = cast("ModelSpec", dict(earlier.spec))
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
@@ -186,8 +195,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
     start = None
-    if watched is not None:
-        centre, start = watched.background, watched.theta
+    if earlier is not None:
+        centre, start = earlier.background, earlier.theta
     return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population, start)
 
 
@@ -223,14 +232,6 @@ def _incomplete(consortium: Consortium) -> list[str]:
     gone = sorted({*sites.tolist()} - {*consortium.stack.names})
     shown = ", ".join(gone[:10]) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
     return [f"no row has a value in every feature at {shown}: left out of the run (data.complete)"] if gone else []
-
-
-def _fit_options(plan: Plan) -> dict[str, Any]:
-    """Return the settings of a fit by columns; the private additive model is one of steps."""
-    method = plan.plain()["method"]
-    own = card_options(method) if plan.model.name == "card" else method[plan.model.name]
-    options = {**own, LEAST: plan.method.exact.least, SEED: plan.seed}
-    return {**options, "basis": "steps"} if is_variant_of(plan.method.name, "private-gam") else options
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:

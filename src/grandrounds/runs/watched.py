@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.new_patients import divide_by_site, plant_shifts, read_alarms, read_new_patients
 from grandrounds.data.readers import read_table, table_format
 from grandrounds.explain.percentiles import Population, Spread
-from grandrounds.methods import is_variant_of
 from grandrounds.methods.watch.bins import agree_edges
 from grandrounds.methods.watch.site import parameters_digest
+from grandrounds.runs.setup import EarlierModel
 from grandrounds.site.stack import Stack
 
 if TYPE_CHECKING:
@@ -31,17 +31,7 @@ if TYPE_CHECKING:
 MODEL, PERCENTILES = "model.safetensors", "percentiles.json"
 
 
-@dataclass(frozen=True)
-class WatchedModel:
-    """The model of an earlier run: specification, parameters, encoding, and the mean training patient as inputs."""
-
-    spec: Mapping[str, Any]
-    theta: Array
-    encoding: Encoding
-    background: Array
-
-
-def read_watched(plan: Plan) -> WatchedModel:
+def read_watched(plan: Plan) -> EarlierModel:
     """Read the model that a plan watches.
 
     Args:
@@ -69,7 +59,7 @@ def read_watched(plan: Plan) -> WatchedModel:
     return model
 
 
-def read_model(folder: Path) -> WatchedModel:
+def read_model(folder: Path) -> EarlierModel:
     """Read the common model of a run folder.
 
     Args:
@@ -89,7 +79,7 @@ def read_model(folder: Path) -> WatchedModel:
         )
     encoding = replace(trained.encoding, subgroups=(), groups=())
     spec = {**{n: v for n, v in trained.spec.items() if n != "personal"}, "keeps": "none"}
-    return WatchedModel(spec, trained.theta, encoding, _background(encoding, read_population(folder)))
+    return EarlierModel(spec, trained.theta, encoding, _background(encoding, read_population(folder)))
 
 
 def read_population(folder: Path) -> Population | None:
@@ -115,7 +105,7 @@ def add_new_patients(plan: Plan, stack: Stack) -> Stack:
     Raises:
         BadInput: The table of new patients does not fit the run.
     """
-    if not is_variant_of(plan.method.name, "watch") or not isinstance(stack.data, Dataset):
+    if not isinstance(stack.data, Dataset):
         return stack
     watch = plan.method.watch
     sources.check(sources.WATCHED_RUN, watch.run)

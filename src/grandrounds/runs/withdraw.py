@@ -27,7 +27,7 @@ from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.secure_aggregation import FEWEST
 from grandrounds.methods import is_exact
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exact.exchange import FEWEST_SITES
+from grandrounds.methods.sums import FEWEST_SITES
 from grandrounds.runs.context import Progress
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.kept_setup import (

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import load
 from grandrounds.core.errors import BadInput
-from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.rng import generator
 from grandrounds.models import Model
-from grandrounds.models.column_model import LEAST, turn_sign
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.site.anchor import ReferenceDraws, StepPlan
 from grandrounds.site.batches import BatchPlan
@@ -22,7 +21,6 @@ from grandrounds.site.contrast import Contrast
 from grandrounds.site.dp_sgd import Noise, SampledSteps
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
-from grandrounds.statistics.question import Rows
 
 Trainer = Callable[[TrainJob], TrainResult]
 PrivateTrainer = Callable[[TrainJob, SampledSteps], TrainResult]
@@ -31,7 +29,8 @@ PrivateTrainer = Callable[[TrainJob, SampledSteps], TrainResult]
 def trainer(model: Model) -> Trainer:
     """Return the function that trains this model at sites."""
     if model.kernel in COLUMN_KERNELS:
-        return _ebm if model.kernel == "ebm" else _columns
+        train: Trainer = load(COLUMN_KERNELS[model.kernel].train)
+        return train
     return {"numpy": _numpy, "torch": _torch, "forest": _forest, "boosted": _boosted}[model.kernel]
 
 
@@ -184,17 +183,12 @@ def _boosted(job: TrainJob) -> TrainResult:
     return TrainResult(grown, none, (), none[:, None])
 
 
-def _ebm(job: TrainJob) -> TrainResult:
-    """Fit an EBM at each site on its own rows; it does not continue from `start`."""
-    return _fit_each(job, purpose="ebm")
-
-
 def _forest(job: TrainJob) -> TrainResult:
     """Grow a forest at each site on its own rows; it does not continue from `start`."""
-    return _fit_each(job, purpose="forest")
+    return fit_each(job, purpose="forest")
 
 
-def _fit_each(job: TrainJob, *, purpose: str) -> TrainResult:
+def fit_each(job: TrainJob, *, purpose: str) -> TrainResult:
     """Fit the model at each site on its own rows, with a seed drawn for this purpose."""
     model: Any = job.model
     part, config, fitted = job.part, job.config, []
@@ -204,56 +198,6 @@ def _fit_each(job: TrainJob, *, purpose: str) -> TrainResult:
         fitted.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
     none = np.zeros(len(job.members), np.int64)
     return TrainResult(fitted, none, (), none[:, None])
-
-
-def _columns(job: TrainJob) -> TrainResult:
-    """Fit a model of whole columns at each site to its own rows, by the questions that a server asks all sites.
-
-    A model that is fitted already stays as it is: a second fit to the same rows would give the same.
-    """
-    model: Any = job.model
-    unfitted, fitted = model.init(0), []
-    for j, k in enumerate(job.members.tolist()):
-        first = job.start if np.ndim(job.start[0]) == 0 else job.start[j]
-        fitted.append(_fit_columns(job, k) if np.array_equal(first, unfitted) else first)
-    none = np.zeros(len(job.members), np.int64)
-    return TrainResult(fitted, none, (), none[:, None])
-
-
-def _fit_columns(job: TrainJob, k: int) -> Array:
-    """Fit a model of whole columns to the rows of one site. Of several sites one may have a single class: a constant fits it."""
-    from grandrounds.statistics import ANSWERS
-    from grandrounds.statistics.column_fits import FITS
-    from grandrounds.statistics.question import fit_in_memory
-
-    model: Any = job.model
-    rows, is_binary = _rows_between(job, job.part, *job.part.offsets[k : k + 2]), _has_two_classes(model)
-    has_others = len(rows) < len(job.part.y)  # else these are all training rows, and all validation rows go with them
-    if job.validation is not None:
-        places = job.validation.offsets[k : k + 2] if has_others else job.validation.offsets[[0, -1]]
-        rows = replace(rows, validation=_rows_between(job, job.validation, *places))
-    if has_others and is_binary and len(np.unique(rows.y)) < 2:
-        theta: Array = model.constant(float(rows.y.sum() + 0.5) / (len(rows) + 1))
-    else:
-        fit = FITS[model.kernel](model, job.outcome, int(model.options[LEAST]))
-        try:
-            result = fit_in_memory(fit, {job.names[k]: rows}, ANSWERS)
-        except BadInput as e:
-            raise BadInput(f"site '{job.names[k]}' by itself: {e}" if has_others else str(e), code=e.code) from None
-        theta = model.pack(result.arrays)
-    return turn_sign(theta) if is_binary and job.event == 0 else theta
-
-
-def _has_two_classes(model: Any) -> bool:
-    return bool(model.task == CLASSIFICATION and model.classes == 2)
-
-
-def _rows_between(job: TrainJob, part: Part, first: int, end: int) -> Rows:
-    """Return rows of a part, as a fit reads them: y is 1 for the event of two classes."""
-    mine = slice(int(first), int(end))
-    y = part.y[mine] == job.event if _has_two_classes(job.model) else part.y[mine]
-    time = None if part.time is None else np.asarray(part.time[mine], np.float64)
-    return Rows(np.asarray(part.x[mine], np.float64), np.asarray(y, np.float64), time=time)
 
 
 MAX_SHIFT = 1 / 8

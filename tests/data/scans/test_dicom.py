@@ -13,8 +13,8 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.uid import MPEG2MPML, DeflatedExplicitVRLittleEndian, RLELossless
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.scan_options import ScanOptions
 from grandrounds.data.scans.dicom import open_series
-from grandrounds.data.scans.options import ScanOptions
 from grandrounds.data.scans.series import (
     choose_series,
     find_dicom_files,

@@ -11,9 +11,9 @@ import pytest
 from nibabel.testing import data_path
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.scan_options import ScanOptions
 from grandrounds.data.scans.masks import read_scan_mask
 from grandrounds.data.scans.nifti import open_nifti
-from grandrounds.data.scans.options import ScanOptions
 from grandrounds.data.scans.volume import PLANE_AXES, render, reorient
 from tests.data.scans.make import save_nifti
 from tests.support import refused

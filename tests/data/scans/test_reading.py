@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput, install_extra
+from grandrounds.data.scan_options import ScanOptions, parse_options
 from grandrounds.data.scans.deidentify import IDENTIFYING
-from grandrounds.data.scans.options import ScanOptions, parse_options
 from grandrounds.data.scans.reading import read_scans
 from grandrounds.data.scans.volume import crop_or_pad, resample, resampling_weights
 from grandrounds.data.table import Table

@@ -28,7 +28,7 @@ from grandrounds.core.names import site_named
 from grandrounds.data.kinds import outcome_of
 from grandrounds.explain.explainers.registry import DEFAULT_CASE
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.personal.parts import COMMON
+from grandrounds.methods.guard.candidates import COMMON
 from grandrounds.runs.run_rows import (
     TRAINING_ROW,
     CaseRow,

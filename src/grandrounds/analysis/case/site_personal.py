@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
+from grandrounds.methods.guard.candidates import COMMON, IN_WORDS, INTERCEPT, describe_choice
+from grandrounds.methods.guard.choice import STANDARD_ERRORS
+from grandrounds.methods.guard.site import READABLE
 from grandrounds.methods.personal.differences import FILE
-from grandrounds.methods.personal.guard import STANDARD_ERRORS
-from grandrounds.methods.personal.parts import COMMON, IN_WORDS, INTERCEPT, describe_choice
-from grandrounds.methods.personal.site import READABLE
 from grandrounds.report.differences import SiteDifferences, make_site, read_differences, site_sentences
 from grandrounds.runs.personal_models import RECALIBRATED, PersonalFile
 

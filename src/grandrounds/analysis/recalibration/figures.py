@@ -12,7 +12,7 @@ from grandrounds.analysis.recalibration.line_fit import NONE, apply_line, choose
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.methods.personal.parts import score_rows
+from grandrounds.methods.guard.candidates import score_rows
 from grandrounds.metrics.calibration import calibration_error
 from grandrounds.metrics.classification import Z_95
 from grandrounds.metrics.tally import RELIABILITY_BINS

@@ -15,7 +15,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.personal.parts import Line, derivatives, minimise, score_rows
+from grandrounds.methods.guard.candidates import Line, derivatives, minimise, score_rows
 from grandrounds.models.losses import CROSS_ENTROPY
 
 NONE, INTERCEPT, SLOPE = "none", "intercept", "slope and intercept"

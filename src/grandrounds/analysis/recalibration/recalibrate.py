@@ -32,8 +32,8 @@ from grandrounds.core.names import site_named
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table, missing_mask, to_text
-from grandrounds.methods.personal.parts import COMMON, Line, is_shiftable, score_rows
-from grandrounds.methods.personal.site import digest_model
+from grandrounds.methods.guard.candidates import COMMON, Line, is_shiftable, score_rows
+from grandrounds.methods.guard.site import digest_model
 from grandrounds.metrics.mitigation import THRESHOLDS
 from grandrounds.models.dense import targets
 from grandrounds.models.losses import CROSS_ENTROPY

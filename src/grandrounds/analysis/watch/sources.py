@@ -24,7 +24,7 @@ from grandrounds.core.rng import mix_bits
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.formats import AUTO, read_dates
 from grandrounds.data.images import ImageSet
-from grandrounds.data.readers import TABLES
+from grandrounds.data.readers import table_endings
 from grandrounds.data.spreadsheets import EXCEL
 from grandrounds.data.table import Table
 from grandrounds.runs.run_rows import base_name, column_text, read_patients, row_source
@@ -144,11 +144,9 @@ def list_tables(folder: Path) -> list[Path]:
     Raises:
         BadInput: The folder cannot be read.
     """
+    endings = (*table_endings(), *_IMAGES)
     try:
-        found = [
-            p for p in folder.iterdir() if p.name.lower().endswith((*TABLES, *_IMAGES)) and not p.name.startswith((".", "~$"))
-        ]
-        return sorted(found)
+        return sorted(p for p in folder.iterdir() if p.name.lower().endswith(endings) and not p.name.startswith((".", "~$")))
     except OSError as e:
         raise BadInput(f"{folder} cannot be read: {e.strerror or e}; check the path", code="unreadable-file") from None
 

@@ -1,10 +1,37 @@
-"""Models with parts of each hospital's own: intercepts, layers, fine-tuning."""
+"""Parts of the model that each hospital trains and keeps, and differences of hospitals from the common model."""
 
-from grandrounds.core.capability import Capability
+from grandrounds.core.capability import Capability, PersonalPart, Stage
+
+_FITTED = {
+    "fit": "grandrounds.methods.personal.training:fit_part",
+    "refusals": "grandrounds.experiment.checks.personal:refusals",
+}
+_TRAINED_IN_ROUNDS = {**_FITTED, "site": "grandrounds.methods.personal.training:TrainedParts"}
 
 CAPABILITY = Capability(
     name="personal",
-    title="Models with parts of each hospital's own: intercepts, layers, fine-tuning",
+    title="Parts of the model that each hospital trains and keeps, and differences of hospitals from the common model",
     budget=3_000,
     page="personal.md",
+    parts={
+        "head": PersonalPart(
+            "the last layer, trained in every round; only the layers before it are sent (FedRep, Collins et al. 2021)",
+            **_TRAINED_IN_ROUNDS,
+        ),
+        "ditto": PersonalPart(
+            "a model of the site's own, trained in every round with a pull towards the common one (Ditto, Li et al. 2021)",
+            **_TRAINED_IN_ROUNDS,
+        ),
+        "apfl": PersonalPart(
+            "a model of the site's own, trained in every round within a mixture with the common one (APFL, Deng et al. 2020)",
+            **_TRAINED_IN_ROUNDS,
+        ),
+        "finetune": PersonalPart("the common model, trained further at the site after the rounds", **_FITTED),
+    },
+    stages={
+        "personal.differences": Stage(
+            ask="grandrounds.methods.personal.differences:collect_differences",
+            answer="grandrounds.methods.personal.differences:answer_differences",
+        ),
+    },
 )

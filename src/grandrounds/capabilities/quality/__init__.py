@@ -1,6 +1,6 @@
 """Data quality by hospital."""
 
-from grandrounds.core.capability import Capability, Command
+from grandrounds.core.capability import Capability, Command, MethodSection
 
 CAPABILITY = Capability(
     name="quality",
@@ -12,5 +12,8 @@ CAPABILITY = Capability(
     },
     methods={
         "quality": "grandrounds.methods.quality.server:Quality",
+    },
+    method_options={
+        "quality": MethodSection("grandrounds.methods.quality.options:QualityOptions", after="watch"),
     },
 )

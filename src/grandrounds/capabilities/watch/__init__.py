@@ -1,6 +1,6 @@
 """Monitoring of models in use, and recalibration at a hospital."""
 
-from grandrounds.core.capability import Capability, Command
+from grandrounds.core.capability import Capability, Command, MethodSection
 
 CAPABILITY = Capability(
     name="watch",
@@ -18,5 +18,8 @@ CAPABILITY = Capability(
     },
     methods={
         "watch": "grandrounds.methods.watch.server:Watch",
+    },
+    method_options={
+        "watch": MethodSection("grandrounds.methods.watch.options:WatchOptions", after="card"),
     },
 )

@@ -33,7 +33,7 @@ from grandrounds.data.agreement.units import CERTAIN, CLOSE, FAR, FEWEST, SAMPLI
 from grandrounds.data.formats import Format
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import DARK, ImageSet, mask_notes, size_text
-from grandrounds.data.readers import read_table
+from grandrounds.data.readers import find_reader, read_table
 from grandrounds.data.schema import check_unambiguous
 from grandrounds.data.table import Table, is_number, missing_mask, to_text
 
@@ -547,10 +547,10 @@ def read_site_table(
 ) -> Table:
     """Read a site's table with the kinds and marks for missing that are agreed, or make it from records by the agreed cohort."""
     if agreed.cohort is not None:
-        from grandrounds.data.cohort.hospitals import is_records, read_hospital_table
-
-        if is_records(data, query):
-            return read_hospital_table(agreed.cohort, data, schema=query, vocabulary=vocabulary, pending=pending)
+        read = find_reader("data.cohort site")
+        table: Table | None = read(agreed.cohort, data, query=query, vocabulary=vocabulary, pending=pending)
+        if table is not None:
+            return table
     if is_image_source(data):
         raise BadInput(
             f"{data} holds images, and the consortium agreed on a table: give a .csv, .parquet or .xlsx file",

@@ -20,12 +20,8 @@ from grandrounds.data.agreement.schema import ImageSchema
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_folder, read_npz
 from grandrounds.data.images import ImageSet
-from grandrounds.data.readers import read_table
-from grandrounds.data.scans.deidentify import ScanFinding
-from grandrounds.data.scans.inspect import inspect_scans
-from grandrounds.data.scans.manifest import is_scan_manifest
-from grandrounds.data.scans.options import ScanOptions
-from grandrounds.data.scans.reading import read_scans
+from grandrounds.data.readers import find_reader, lists_scans, read_table
+from grandrounds.data.scan_options import ScanFinding, ScanOptions
 from grandrounds.data.table import Table, to_column
 
 USUAL = {
@@ -78,8 +74,8 @@ def read_site_images(where: str, agreed: ImageSchema) -> ImageSet:
         names = _array_names(path, agreed)
         return read_npz(path, label=names["label"], patient=names["patient"])
     table = read_table(_label_file(path), missing=agreed.missing, form=PLAIN)
-    if is_scan_manifest(table, path, file=agreed.file):
-        return read_scans(
+    if lists_scans(table, path, file=agreed.file):
+        images: ImageSet = find_reader("data.scan")(
             path,
             table,
             label=agreed.label,
@@ -88,6 +84,7 @@ def read_site_images(where: str, agreed: ImageSchema) -> ImageSet:
             patient=agreed.patient,
             size=agreed.size,
         )
+        return images
     masks = path / MASKS
     return read_folder(
         path,
@@ -129,22 +126,14 @@ def _inspect_npz(path: Path, agreed: ImageSchema) -> SiteImages:
 def _inspect_folder(path: Path, agreed: ImageSchema) -> SiteImages:
     table = read_table(_label_file(path), missing=agreed.missing, form=PLAIN)
     columns = Table({n: table.columns[n] for n in agreed.names if n in table.columns}, table.source, table.origin)
-    if is_scan_manifest(table, path, file=agreed.file):
-        return _inspect_scans(path, table, columns, agreed)
+    if lists_scans(table, path, file=agreed.file):
+        scans: SiteImages = find_reader("data.scan site")(path, table, columns, agreed)
+        return scans
     try:
         images = read_site_images(str(path), agreed)
     except BadInput as e:
         return SiteImages(str(path), len(table), columns, fault=str(e))
     return SiteImages(str(path), len(images), columns, images.pixels, images.masks)
-
-
-def _inspect_scans(path: Path, table: Table, columns: Table, agreed: ImageSchema) -> SiteImages:
-    """Look at the scans that a manifest lists; one that cannot be read does not hide the others."""
-    try:
-        seen = inspect_scans(path, table, options=agreed.scan or ScanOptions(), file=agreed.file, size=agreed.size)
-    except BadInput as e:
-        return SiteImages(str(path), len(table), columns, fault=str(e), scans=())
-    return SiteImages(str(path), seen.scans, columns, seen.pixels, seen.masks, scans=seen.findings)
 
 
 def _array_names(path: Path, agreed: ImageSchema) -> Mapping[str, str | None]:

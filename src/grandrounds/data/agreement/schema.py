@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL, TASKS
@@ -23,12 +23,9 @@ from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.images import size_text
 from grandrounds.data.outcome import settle_task
-from grandrounds.data.scans.options import ScanOptions, parse_options
+from grandrounds.data.scan_options import ScanOptions, parse_options
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
-
-if TYPE_CHECKING:
-    from grandrounds.data.cohort.definition import Cohort
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Levels of the agreed `quantiles`."""
@@ -390,6 +387,13 @@ class AgreedColumn:
         return {name: plain[name] for name in _COLUMN if plain[name] or isinstance(plain[name], float)}
 
 
+class AgreedCohort(Protocol):
+    """The definition of a cohort, which the capability that reads clinical records parses."""
+
+    def digest(self) -> str:
+        """Hash the definition."""
+
+
 @dataclass(frozen=True)
 class DataSchema:
     """The agreed columns in their order, which is the order of a model's inputs, and the columns with a role of their own."""
@@ -409,7 +413,7 @@ class DataSchema:
     repeated_share: float | None = None  # share of rows of a patient with an earlier row
     fixed: tuple[str, ...] = ()  # columns that are the same in all rows of a patient, such as sex
     dates: tuple[AgreedDates, ...] = ()  # for checks alone: no inputs of a model, and a table may lack them
-    cohort: Cohort | None = None  # by which the table is made from clinical records
+    cohort: AgreedCohort | None = None  # by which the table is made from clinical records
 
     def __getitem__(self, name: str) -> AgreedColumn:
         return next(c for c in self.columns if c.name == name)

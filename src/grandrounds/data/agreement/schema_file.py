@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.schema import AgreedSchema, DataSchema, ImageSchema
-from grandrounds.data.cohort.plan_cohort import read_agreed, resolve_cohort
+from grandrounds.data.readers import find_reader
 
 
-def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
-    """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition."""
+def parse_schema(plain: Mapping[str, object], *, folder: Path | None = None, where: str = "[data]") -> AgreedSchema:
+    """Parse `[data]` as the schema of a table or of images; the schema of a cohort follows from its definition.
+
+    A relative path of a cohort file starts at `folder`; without one, at the working directory.
+    """
     if isinstance(plain, Mapping) and "cohort" in plain:
-        whole = resolve_cohort(plain, None, where=where)
-        cohort = read_agreed(whole["cohort"], where=f"{where} cohort")
-        rest = {key: value for key, value in whole.items() if key != "cohort"}
-        return replace(DataSchema.from_dict(rest, where=where), cohort=cohort)
+        schema: DataSchema = find_reader("data.cohort schema")(plain, folder, where=where)
+        return schema
     kind = ImageSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
     return kind.from_dict(plain, where=where)
 
@@ -42,6 +42,4 @@ def read_schema(path: Path) -> AgreedSchema:
         ) from None
     if path.suffix == ".toml":
         content = content.get("data", {})
-    if isinstance(content, Mapping) and "cohort" in content:
-        content = resolve_cohort(content, path.parent, where=f"[data] of {path}")
-    return parse_schema(content, where=f"[data] of {path}")
+    return parse_schema(content, folder=path.parent, where=f"[data] of {path}")

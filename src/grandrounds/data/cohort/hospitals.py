@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import Cohort
+from grandrounds.core.sources import AT_SITES, DATA_FRAME
+from grandrounds.data.cohort.definition import PATIENT, VISIT_START, Cohort
 from grandrounds.data.cohort.extract import CohortTable, extract_table
-from grandrounds.data.formats import Reading
+from grandrounds.data.cohort.plan_cohort import implied_settings, read_agreed
+from grandrounds.data.formats import Reading, align_steps
 from grandrounds.data.table import Table
 
 SITE = "site"
@@ -84,6 +87,27 @@ def find_hospitals(where: str | Path) -> dict[str, str]:
             code="no-records",
         )
     return found
+
+
+def cohort_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """List the settings of [data] that follow from its cohort, and the column of the hospital where there are several."""
+    settings = implied_settings(read_agreed(data["cohort"]), data)
+    named = data["site"] is not None or data["table"] in (None, AT_SITES, DATA_FRAME)
+    return settings if named or not find_hospitals(data["table"]) else settings | {"site": SITE}
+
+
+def read_records(agreed: object, where: str | Path, *, query: str | None, pending: bool) -> Table | None:
+    """Read the table of a plan's cohort; None where the source has no clinical records, but one table."""
+    return read_cohort_table(read_agreed(agreed), where, schema=query, pending=pending) if is_records(where, query) else None
+
+
+def read_site_records(
+    cohort: Cohort, where: str | Path, *, query: str | None, vocabulary: str | Path | None, pending: bool
+) -> Table | None:
+    """Read the table of an agreed cohort at one hospital; None where the source has no clinical records, but one table."""
+    if not is_records(where, query):
+        return None
+    return read_hospital_table(cohort, where, schema=query, vocabulary=vocabulary, pending=pending)
 
 
 def read_cohort_table(
@@ -172,26 +196,6 @@ def _concatenate(columns: Sequence[Array]) -> Array:
     return np.concatenate([v if v.dtype == np.object_ else np.full(len(v), None, dtype=object) for v in columns])
 
 
-def align_steps(selection: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, dict[str, int]]:
-    """Align the steps of all hospitals; a step that a hospital did not need leaves its rows as they were.
-
-    Args:
-        selection: Rows left after each step, by hospital.
-
-    Returns:
-        The number of rows by step and hospital, in the order of steps.
-    """
-    longest = max(selection.values(), key=len, default=())
-    names = list(dict.fromkeys([*(name for name, _ in longest), *(name for steps in selection.values() for name, _ in steps)]))
-    out: dict[str, dict[str, int]] = {name: {} for name in names}
-    for site, steps in selection.items():
-        counts, rows = dict(steps), steps[0][1] if steps else 0
-        for name in names:
-            rows = counts.get(name, rows)
-            out[name][site] = rows
-    return out
-
-
 def _describe_selection(cohort: Cohort, selection: Mapping[str, Sequence[tuple[str, int]]]) -> str:
     """Describe the selection over all hospitals in one line."""
     steps = ", ".join(f"{step} {sum(rows.values()):,}" for step, rows in align_steps(selection).items())
@@ -208,4 +212,5 @@ def _with_reading(cohort: Cohort, table: Table, parts: Mapping[str, CohortTable]
             owners.setdefault(note, []).append(site)
     for note, sites in owners.items():
         notes.append(note if len(sites) == len(parts) else f"{', '.join(sites)}: {note}")
-    return Table(table.columns, table.source, reading=Reading(tuple(notes), selection=selection))
+    reading = Reading(tuple(notes), selection=selection, row_names=(PATIENT, VISIT_START))
+    return Table(table.columns, table.source, reading=reading)

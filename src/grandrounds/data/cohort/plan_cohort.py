@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import AUTO
+from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.data.cohort.cohort_file import parse_cohort, read_cohort
 from grandrounds.data.cohort.definition import Cohort
 
@@ -68,6 +70,11 @@ def read_agreed(plain: object, *, where: str = "data.cohort") -> Cohort:
             code="cohort-changed",
         )
     return cohort
+
+
+def define_cohort(value: object) -> dict[str, Any]:
+    """Replace a cohort file, or its content, by its definition and digest, so that a plan has all of it."""
+    return write_agreed(read_agreed(value))
 
 
 def implied_settings(cohort: Cohort, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,6 +168,14 @@ def resolve_cohort(data: Mapping[str, Any], folder: Path | None, *, where: str =
     rest = {key: value for key, value in data.items() if key != "cohort"}
     cohort = given if isinstance(given, Cohort) else read_agreed(given, where=f"{where} cohort")
     return merge_cohort(rest, cohort, where=where)
+
+
+def parse_cohort_schema(data: Mapping[str, Any], folder: Path | None, *, where: str) -> DataSchema:
+    """Parse [data] with a cohort as the schema of a table; arguments as of `resolve_cohort`."""
+    whole = resolve_cohort(data, folder, where=where)
+    cohort = read_agreed(whole["cohort"], where=f"{where} cohort")
+    rest = {key: value for key, value in whole.items() if key != "cohort"}
+    return replace(DataSchema.from_dict(rest, where=where), cohort=cohort)
 
 
 def read_file_cohort(file: Path) -> Cohort:

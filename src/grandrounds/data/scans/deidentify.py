@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Level = Literal["error", "warning", "note"]
+from grandrounds.data.scan_options import ScanFinding
 
 IDENTIFYING = (
     "PatientName", "PatientID", "PatientBirthDate", "PatientBirthTime", "OtherPatientIDs", "OtherPatientIDsSequence",
@@ -35,18 +35,6 @@ _TEXT_MODALITIES = {"US", "SC", "OT", "XC", "ES", "IVUS", "GM", "SM", "DOC"}
 _SCREEN_WORDS = {"SCREEN SAVE", "SCREENSAVE", "SCREENSHOT", "SCREEN", "REPORT", "DOSE_INFO", "CAPTURE"}
 _SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 _NAMED = 6  # tags that a finding names
-
-
-@dataclass(frozen=True)
-class ScanFinding:
-    """One thing that a person should know about a scan."""
-
-    level: Level
-    code: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.text}"
 
 
 @dataclass(frozen=True)

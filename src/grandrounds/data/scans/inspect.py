@@ -13,11 +13,13 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.scans.deidentify import Level, ScanFinding
+from grandrounds.data.agreement.images import SiteImages
+from grandrounds.data.agreement.schema import ImageSchema
+from grandrounds.data.progress import report_progress
+from grandrounds.data.scan_options import TAGS, Level, ScanFinding, ScanOptions
 from grandrounds.data.scans.manifest import ManifestRow, ScanFolder, check_twice, parse_manifest
-from grandrounds.data.scans.options import TAGS, ScanOptions
 from grandrounds.data.scans.reading import read_slices, stack_images
-from grandrounds.data.scans.series import NO_SPACING, NO_WINDOW, missing_from_dicomdir, report_progress
+from grandrounds.data.scans.series import NO_SPACING, NO_WINDOW, missing_from_dicomdir
 from grandrounds.data.scans.volume import Volume
 from grandrounds.data.table import Table
 
@@ -67,6 +69,15 @@ class _Tally:
             scans = f"in {len(found)} of {self.total} scans, first {where}" if len(found) > 1 else where
             out.append(ScanFinding(level, code, f"{text} ({scans})" if scans else text))
         return sorted(out, key=lambda f: _ORDER[f.level])
+
+
+def inspect_site_scans(path: Path, table: Table, columns: Table, agreed: ImageSchema) -> SiteImages:
+    """Look at the scans that a manifest lists; one that cannot be read does not hide the others."""
+    try:
+        seen = inspect_scans(path, table, options=agreed.scan or ScanOptions(), file=agreed.file, size=agreed.size)
+    except BadInput as e:
+        return SiteImages(str(path), len(table), columns, fault=str(e), scans=())
+    return SiteImages(str(path), seen.scans, columns, seen.pixels, seen.masks, scans=seen.findings)
 
 
 def inspect_scans(

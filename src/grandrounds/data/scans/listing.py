@@ -13,10 +13,10 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow
-from grandrounds.data.scans.deidentify import ScanFinding
+from grandrounds.data.progress import report_progress
+from grandrounds.data.scan_options import PERCENTILES, ScanFinding, ScanOptions
 from grandrounds.data.scans.dicom import open_series
 from grandrounds.data.scans.nifti import SUFFIXES, open_nifti
-from grandrounds.data.scans.options import PERCENTILES, ScanOptions
 from grandrounds.data.scans.series import (
     Series,
     check_tags,
@@ -25,7 +25,6 @@ from grandrounds.data.scans.series import (
     match_series,
     missing_from_dicomdir,
     read_header,
-    report_progress,
 )
 from grandrounds.data.scans.volume import Volume, render, resample, resampling_weights
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput
+from grandrounds.data.scan_options import ScanOptions
 from grandrounds.data.scans.dicom import open_series
 from grandrounds.data.scans.nifti import is_nifti, open_nifti
-from grandrounds.data.scans.options import ScanOptions
 from grandrounds.data.scans.series import (
     Series,
     check_tags,

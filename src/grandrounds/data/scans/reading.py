@@ -15,6 +15,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import build_dataset
 from grandrounds.data.images import ImageSet, find_dark_images, size_text
+from grandrounds.data.progress import report_progress
+from grandrounds.data.scan_options import ScanOptions
 from grandrounds.data.scans.manifest import (
     MASK,
     SERIES,
@@ -28,8 +30,6 @@ from grandrounds.data.scans.manifest import (
     resolve_path,
 )
 from grandrounds.data.scans.masks import read_scan_mask
-from grandrounds.data.scans.options import ScanOptions
-from grandrounds.data.scans.series import report_progress
 from grandrounds.data.scans.volume import (
     PLANE_AXES,
     Volume,

@@ -6,9 +6,8 @@ import hashlib
 import secrets
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,37 +17,17 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, largest_unpacked, refuse_bomb
 from grandrounds.core.errors import BadInput, install_extra, nearest
+from grandrounds.data.progress import report_progress
+from grandrounds.data.scan_options import ScanFinding
 from grandrounds.data.scans.deidentify import (
     FLAGS,
     IDENTIFYING,
     Identity,
-    ScanFinding,
     check_identity,
     read_identity,
 )
 
-Progress = Callable[[str, int, int], None]
-"""Takes what is counted ("files", "scans"), and the number of finished ones and of all."""
-
-_progress: ContextVar[Progress | None] = ContextVar("scans", default=None)
 _KEY = secrets.token_bytes(16)  # of this process alone
-
-
-@contextmanager
-def watch_progress(progress: Progress) -> Iterator[None]:
-    """Send the progress of reading scans to a function while the block lasts."""
-    token = _progress.set(progress)
-    try:
-        yield
-    finally:
-        _progress.reset(token)
-
-
-def report_progress(what: str, done: int, total: int) -> None:
-    """Report progress to whoever watches it."""
-    progress = _progress.get()
-    if progress is not None:
-        progress(what, done, total)
 
 
 DICOMDIR = "DICOMDIR"

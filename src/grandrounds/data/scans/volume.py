@@ -14,14 +14,14 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.limits import check_scan
-from grandrounds.data.scans.deidentify import ScanFinding
-from grandrounds.data.scans.options import (
+from grandrounds.data.scan_options import (
     ALL,
     MASKED,
     MIDDLE,
     PERCENTILES,
     RANGE,
     TAGS,
+    ScanFinding,
     ScanOptions,
     slice_range,
     slice_step,

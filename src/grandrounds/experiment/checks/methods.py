@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from grandrounds.core.capability import load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
-from grandrounds.experiment.checks import local_models, objective, personal, rationale
+from grandrounds.experiment.checks import guard, local_models, objective, rationale
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.anchors import anchor_reference
-from grandrounds.methods.exact.card import card_refusals
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, count_sites
@@ -45,7 +45,7 @@ def refuse_what_it_cannot(model: Any, plan: Plan, *, sites: int, pictures: bool 
         *_model(model, plan),
         *method_class(plan.method.name).refusals(model, plan, sites=sites, pictures=pictures),
         *_trust(plan),
-        *personal.refusals(model, plan),
+        *guard.refusals(model, plan),
         *rationale.refusals(plan, pictures=pictures),
         *local_models.refusals(model, plan, sites=sites),
     ):
@@ -225,9 +225,7 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
             if wanted:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
     if kernel in COLUMN_KERNELS:
-        yield from _column_model(plan)
-    if kernel == "card":
-        yield from card_refusals(model, plan)
+        yield from load(COLUMN_KERNELS[kernel].refusals)(model, plan)
     if not getattr(model, "ends_linear", True):
         wanted = {
             "evaluation.calibrate": how != "none",
@@ -247,34 +245,3 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         yield f"engine.precision is '{plan.engine.precision}', which needs torch: use 'float32', or engine.kernel = 'torch'"
-
-
-def _column_model(plan: Plan) -> Iterator[str]:
-    """Check settings that models of whole columns do not support: they are fitted from sums and have no gradient."""
-    from grandrounds.models import ebm
-
-    m, name = plan.method, plan.model.name
-    if name == "ebm" and m.name not in ebm.METHODS:
-        yield f"model.name is 'ebm': {ebm.REFUSAL}"
-    if is_variant_of(m.name, "watch"):
-        return
-    if m.name not in (name, "pooled", "local") and not (name == "gam" and is_variant_of(m.name, "private-gam")):
-        yield (
-            f"model '{name}' is fitted from sums over hospitals, not by method '{m.name}': use method '{name}' (or 'pooled' and "
-            "'local' to compare with)"
-        )
-    if plan.engine.precision != "float64":
-        yield (
-            f"model '{name}' reads numbers as they are recorded, and engine.precision is '{plan.engine.precision}', which rounds "
-            "them: remove engine.precision"
-        )
-    wanted = {
-        "train.class_weights": plan.train.class_weights != "none",
-        "train.noise": bool(plan.train.noise),
-        "train.finetune": bool(plan.train.finetune),
-        "train.keep_optimizer": plan.train.keep_optimizer,
-        "train.early_stop": bool(plan.train.early_stop),
-        "[tasks]": bool(plan.tasks.plain()),
-    }
-    for setting in (s for s, is_set in wanted.items() if is_set):
-        yield f"model '{name}' has no training steps and one outcome: remove {setting}"

@@ -18,7 +18,7 @@ from grandrounds.methods.base import Method
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.checks import keeps_trust
-from grandrounds.methods.personal.server import is_personal
+from grandrounds.methods.guard.server import is_personal
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.harm import confirms_on_halves
 from grandrounds.methods.sse_agg.weights import resolve_lambdas
@@ -118,7 +118,7 @@ def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], t
 
 def sends_summaries(plan: Plan) -> bool:
     """Return True if sites send summaries of their training rows without noise, to prepare columns."""
-    return plan.data.encoding == "fitted" and not method_class(plan.method.name).keeps_encoding
+    return plan.data.encoding == "fitted" and not method_class(plan.method.name).earlier_model
 
 
 def not_covered(plan: Plan) -> list[str]:

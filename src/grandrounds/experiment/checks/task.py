@@ -9,7 +9,7 @@ from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.attacks import DATA_KINDS, LIE
 from grandrounds.data.subgroups import plan_bands
-from grandrounds.experiment.checks import personal
+from grandrounds.experiment.checks import guard
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.models import model_name
 
@@ -92,7 +92,7 @@ def _reasons(plan: Plan, task: str) -> Iterator[str]:
     for name, why in _CLASS_METHODS.items():
         if is_variant_of(m.name, name):
             yield f"method '{m.name}' {why}; use another method"
-    yield from personal.task_refusals(plan, task)
+    yield from guard.task_refusals(plan, task)
     if plan.tasks.plain():
         yield "[tasks] group the classes of a label; leave them out"
     if plan.data.positive is not None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.gam import Additive
+from grandrounds.methods.sums import read_result
 from grandrounds.models.card import CardModel
 from grandrounds.models.columns import find_columns
 from grandrounds.statistics.boosting_bins import COUNTS
@@ -75,24 +75,3 @@ class RiskCardMethod(ExactMethod):
             counted = {**record["exchanges"], "fit": model.exchanges}
             out["shapes"] = {**model.shapes, **facts, "exchanges": counted, "notes": list(model.notes)}
         return out
-
-
-def card_refusals(model: Any, plan: Plan) -> Iterator[str]:
-    """Check settings that no risk card supports, also where 'pooled' or 'local' fits it.
-
-    Args:
-        model: The model.
-        plan: The plan.
-
-    Yields:
-        Sentences.
-    """
-    if getattr(model, "task", CLASSIFICATION) != CLASSIFICATION or model.outputs != 1:
-        yield (
-            "a risk card prints the risk of one event, and the label has another task or more classes: choose a label with two "
-            "values, or model 'gam'"
-        )
-    if plan.method.gam.own_shapes:
-        yield "method.gam.own_shapes adds shapes of a hospital to model 'gam', and a card has none: remove it"
-    if plan.evaluation.calibrate != "none":
-        yield "a risk card prints its risks, and a calibration would change them: set evaluation.calibrate = 'none'"

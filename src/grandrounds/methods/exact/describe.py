@@ -11,7 +11,8 @@ from grandrounds.data.cohort.plan_cohort import read_agreed
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
+from grandrounds.methods.sums import read_result
 from grandrounds.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier
 from grandrounds.statistics.question import Fit
 from grandrounds.statistics.table_one import fit_table_one

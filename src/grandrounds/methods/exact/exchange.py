@@ -9,7 +9,6 @@ earlier total is used again; a site that dropped out does not come back.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, ClassVar
@@ -20,9 +19,13 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.records import Decision, Stage
+from grandrounds.data.design import reference_levels
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import LocalRegularizer, Method, Outcome, Round, Server
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND, StatisticSite, ask_question, event_sign
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
+from grandrounds.methods.sums import ENDED, FEWEST_SITES, RESULT, SUMS, digest, read_result
 from grandrounds.models import COLUMN_MODELS
 from grandrounds.models.column_model import turn_sign
 from grandrounds.protocol.messages import Answers, Ask
@@ -32,20 +35,8 @@ from grandrounds.statistics.linear_sums import KINDS as LINEAR_KINDS
 from grandrounds.statistics.linear_sums import LinearSums
 from grandrounds.statistics.question import Fit, Question, Total, pack_blocks, unpack_blocks
 
-FEWEST_SITES = 3
-"""Fewest sites of a sum: of two, each could subtract its own part and read the other's."""
-
 MOST_EXCHANGES = 100
 """Default of method.rounds: a fit ends by itself long before."""
-
-ENDED = "the fit ended"
-"""First words of the reason for which the run of an exact method stops: its fit is complete."""
-
-RESULT = "result"
-"""Entry of the method's state with the result, as JSON in bytes."""
-
-SUMS = "sums."
-"""First letters of entries of the method's state with sums by site, from which a fit over fewer sites follows."""
 
 _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 
@@ -282,7 +273,7 @@ class ExactMethod(Method):
             if len(answers) == len(LINEAR_KINDS) and all(a is not None for a in answers):
                 first, last = ((self._asked[rounds[k]], np.asarray(a)) for k, a in zip(LINEAR_KINDS, answers, strict=True))
                 stored = LinearSums.read(first, last)
-        return {} if stored is None else {f"{SUMS}{name}": value for name, value in stored.arrays().items()}
+        return {} if stored is None else _named(stored)
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
@@ -297,13 +288,42 @@ class ExactMethod(Method):
         return None
 
     @classmethod
-    def most_exchanges(cls, settings: Any) -> int:
-        """Return the largest number of exchanges of a fit, the default of method.rounds.
-
-        Args:
-            settings: The section [method].
-        """
+    def default_rounds(cls, settings: Any) -> int:
+        """Return the largest number of exchanges of a fit."""
         return MOST_EXCHANGES
+
+    @classmethod
+    def group_column(cls, settings: Any, subgroup: str | None) -> str | None:
+        """Return the column of the groups of a table or of curves; of a method with a model evaluation.subgroup."""
+        own: str | None = settings.exact.group
+        return subgroup if cls.has_model else own
+
+    @classmethod
+    def sums_without(
+        cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding, site: str
+    ) -> Mapping[str, Array] | None:
+        """Return the sums without a site, where the fit equals one with an encoding agreed without the site.
+
+        Centre and scale of inputs drop out in original units. Fill-in values, limits, a penalty, and levels that are merged or
+        chosen by their rows do not: there are no such sums.
+        """
+        sums, record, d = read_sums(state), read_result(state), plan.data
+        sites = [] if record is None else record["sites"]
+        if sums is None or site not in sites or len(sums.n) != len(sites):
+            return None
+        if not d.complete or d.clip or d.coding != "reference":
+            return None
+        if not isinstance(encoding, Encoding) or encoding.left_out or any(c.other for c in encoding.categorical):
+            return None
+        rest = sums.drop(sites.index(site))
+        counts = dict(zip(encoding.features, rest.counts().tolist(), strict=True))
+        least, most = int(plan.method.exact.least), int(d.max_categories)
+        for column in encoding.categorical:
+            levels = {level: round(counts[f"{column.name}={level}"]) for level in column.levels}
+            levels[column.baseline] = round(float(rest.n.sum())) - sum(levels.values())
+            if reference_levels(levels, most=most, least=least) != (column.baseline, column.levels, False):
+                return None
+        return _named(rest)
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
@@ -346,27 +366,6 @@ def read_sums(state: Mapping[str, Array]) -> LinearSums | None:
     return LinearSums.from_arrays(named) if named else None
 
 
-def digest(values: Mapping[str, Any]) -> str:
-    """Compute the SHA-256 of named arrays, numbers and texts."""
-    hashed = hashlib.sha256()
-    for name in sorted(values):
-        value = values[name]
-        content = value.encode() if isinstance(value, str) else np.ascontiguousarray(np.asarray(value, float)).tobytes()
-        hashed.update(f"{name}\x1f{len(content)}\x1f".encode() + content)
-    return hashed.hexdigest()
-
-
-def read_result(state: Mapping[str, Array]) -> dict[str, Any] | None:
-    """Return the record of a finished fit from a method's state; None if there is none.
-
-    Args:
-        state: The method's state at the end of the run.
-
-    Returns:
-        Keys `result`, `exchanges` (count, numbers sent by one site and held by all, their ratio, bytes of one site), `sites`
-        and `rows`.
-    """
-    if RESULT not in state:
-        return None
-    record: dict[str, Any] = json.loads(np.asarray(state[RESULT], np.uint8).tobytes().decode())
-    return record
+def _named(sums: LinearSums) -> dict[str, Array]:
+    """Return sums by site as entries of a method's state."""
+    return {f"{SUMS}{name}": value for name, value in sums.arrays().items()}

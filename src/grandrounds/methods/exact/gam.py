@@ -11,8 +11,9 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.site import ask_shapes
+from grandrounds.methods.sums import read_result
 from grandrounds.models.columns import find_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask

@@ -23,10 +23,10 @@ from grandrounds.core.records import Decision, Stage
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.exact.exchange import ENDED, RESULT, digest, read_result
 from grandrounds.methods.exact.site import event_sign
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
+from grandrounds.methods.sums import ENDED, RESULT, digest, read_result
 from grandrounds.models.column_model import turn_sign
 from grandrounds.models.columns import find_columns
 from grandrounds.models.steps import StepModel
@@ -84,6 +84,10 @@ class PrivateGAM(Method):
     parts = frozenset[str]()
     site = (PrivateGAMSite,)
     scores_rounds = False
+    needs_public = (
+        "which tells about rows without noise: set data.encoding = 'public' for model 'gam' with privacy.epsilon, or remove "
+        "privacy.epsilon"
+    )
 
     def round(self, server: Server) -> Round:
         bins, sigma = self.bins(server), self.noise(server)

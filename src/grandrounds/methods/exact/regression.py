@@ -20,8 +20,9 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import ONE_AGAINST_OTHERS
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.site import STORED
+from grandrounds.methods.sums import read_result
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import STORE
 from grandrounds.statistics.brier import fit_baseline

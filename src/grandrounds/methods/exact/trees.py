@@ -18,7 +18,8 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.outcome import Outcome
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod
+from grandrounds.methods.sums import read_result
 from grandrounds.models.column_trees import TreesModel
 from grandrounds.models.columns import find_columns
 from grandrounds.statistics.boosting import fit_trees
@@ -50,7 +51,7 @@ class BoostedTrees(ExactMethod):
         return model.pack(result.arrays)
 
     @classmethod
-    def most_exchanges(cls, settings: Any) -> int:
+    def default_rounds(cls, settings: Any) -> int:
         return trees_terms(_sizes(settings), (), task=SURVIVAL, classes=0).exchanges
 
     @classmethod

@@ -1,5 +1,5 @@
-"""Personal parts of a model, and the guard: what each hospital adds to the common model, chosen and kept at the hospital.
+"""Personal parts that hospitals train, and their differences from the common model.
 
-`parts.py` lists the candidates and fits them, `site.py` answers the server's Asks, `guard.py` chooses between candidates and
-tests for harm, `server.py` has the server's half. A personal model never leaves its hospital.
+`training.py` trains last layers and models of a hospital's own, for the guard to compare or to be deployed without one
+(`methods/guard`). `differences.py` names the columns that a hospital's outcomes follow differently (`score_test.py`).
 """

@@ -22,7 +22,8 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding, outcome_of, task_of
 from grandrounds.explain.features import Features
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import HEAD, loss_of, patients_of, rows_of
+from grandrounds.methods.guard.candidates import HEAD, loss_of, patients_of, rows_of
+from grandrounds.methods.guard.server import PersonalResult
 from grandrounds.methods.personal.score_test import (
     LEVEL,
     Effect,
@@ -97,6 +98,23 @@ def why_untested(plan: Plan, encoding: AnyEncoding) -> str:
     if plan.tasks.plain():
         return "sites with different tasks are not compared column by column"
     return ""
+
+
+def collect_differences(
+    plan: Plan, encoding: AnyEncoding, served: ModelAssignment, sites: tuple[str, ...], personal: PersonalResult
+) -> Generator[Ask, Answers, dict[str, Any]]:
+    """Have sites with a personal part test which columns differ from the common model; return their part of `personal`."""
+    if not plan.personal.differences:
+        return {}
+    if reason := why_untested(plan, encoding):
+        return {"untested": reason}
+    assert isinstance(encoding, Encoding)
+    private = plan.privacy.epsilon is not None
+    tested = sites if private else personal.with_part
+    found = yield from ask_differences(
+        served, sites, tested, encoding, rows=personal.rows, seed=plan.seed, private=private
+    )
+    return {} if private else summarise_differences(describe_differences(found, encoding))
 
 
 def ask_differences(

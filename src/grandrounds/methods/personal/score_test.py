@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.personal.parts import derivatives, minimise
+from grandrounds.methods.guard.candidates import derivatives, minimise
 from grandrounds.models.losses import CROSS_ENTROPY
 
 PERMUTATIONS = 999

@@ -15,7 +15,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.personal.parts import APFL, DITTO, FINETUNE, HEAD
+from grandrounds.methods.guard.candidates import APFL, DITTO, FINETUNE, HEAD
+from grandrounds.methods.guard.site import PersonalTerms, settings_alone
 from grandrounds.models import Model
 from grandrounds.models.optimizers import is_scale_free
 from grandrounds.protocol.tasks import TRAIN
@@ -26,19 +27,6 @@ from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
 
 _KEPT = "personal"
 """Name of Ditto's and APFL's own models in the sites' state."""
-
-
-def settings_alone(config: TrainConfig, *, epochs: int) -> TrainConfig:
-    """Return settings of training beside the run's own: the same steps and penalties, without terms of methods and mechanisms.
-
-    Args:
-        config: Settings of the run's own training.
-        epochs: Epochs, which replace those of the run.
-    """
-    without = {"proximal": 0.0, "contrast": 0.0, "anchor": 0.0, "alignment": 0.0, "longest": 0.0}
-    private = {"clip": 0.0, "noise": 0.0, "rate": 0.0, "fewest": 0, "gradient_noise": 0.0}
-    more: dict[str, Any] = {**without, **private}
-    return replace(config, epochs=epochs, steps=0, keep_optimizer=False, **more)
 
 
 def body_of(model: Model) -> Array:
@@ -243,6 +231,14 @@ def trained_model(site: Site, k: int, common: Array) -> Array | None:
         return out
     own: Array = stored[0].astype(common.dtype)
     return own if name == DITTO else mix(own, common, float(settings["mixture"]))
+
+
+def fit_part(site: Site, terms: PersonalTerms, k: int, common: Array, part: Part | None) -> Array | None:
+    """Fit the part of these terms to rows of site k; None: return the model that it trained in the rounds, if any."""
+    if part is None:
+        return trained_model(site, k, common)
+    train = PartTrainer(site, terms.epochs, terms.strength, terms.mixture, terms.config, terms.class_weight)
+    return train.refit(terms.part, k, common, part)
 
 
 def _each(models: Any, members: Array) -> Array:

@@ -16,11 +16,10 @@ import numpy as np
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.agreement.bins import AgreedBins
 from grandrounds.methods.base import Round, Server
-from grandrounds.methods.exact.exchange import digest
-from grandrounds.methods.exact.single_exchange import SingleExchange, describe_exchange
 from grandrounds.methods.quality.comparison import Rules
 from grandrounds.methods.quality.result import describe_quality
 from grandrounds.methods.quality.site import QualitySite, count_blocks, count_reach, read_bins
+from grandrounds.methods.sums import SingleExchange, describe_exchange, digest
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import QUALITY
 
@@ -36,6 +35,7 @@ class Quality(SingleExchange):
     site = (QualitySite,)
     release: ClassVar[str] = COUNTS
     asks_notes: ClassVar[bool] = False
+    needs_public = "which asks sites for summaries, and method 'quality' asks for counts alone: remove it"
 
     def round(self, server: Server) -> Round:
         bins, sigma = read_bins(self.settings.quality), self.noise(server)

@@ -18,8 +18,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Round, Server
-from grandrounds.methods.exact.exchange import digest
-from grandrounds.methods.exact.single_exchange import SingleExchange, describe_exchange, run_epsilon
+from grandrounds.methods.sums import SingleExchange, describe_exchange, digest, run_epsilon
 from grandrounds.methods.watch.bins import WatchBins
 from grandrounds.methods.watch.result import SiteSums, describe_watch
 from grandrounds.methods.watch.site import ALARMS, WatchLayout, WatchSite, watch_layout, watch_sensitivity
@@ -36,7 +35,8 @@ class Watch(SingleExchange):
     name = "watch"
     title = "watch a model in use: which feature moved at how many hospitals, from sums"
     site = (WatchSite,)
-    keeps_encoding: ClassVar[bool] = True
+    earlier_model = "grandrounds.runs.watched:read_watched"
+    new_patients = "grandrounds.runs.watched:add_new_patients"
     release: ClassVar[str] = COUNTS
 
     def round(self, server: Server) -> Round:

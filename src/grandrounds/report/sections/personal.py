@@ -6,7 +6,7 @@ from dataclasses import replace
 from html import escape
 
 from grandrounds.core.records import RunSummary
-from grandrounds.methods.personal.parts import COMMON
+from grandrounds.methods.guard.candidates import COMMON
 from grandrounds.report import figures
 from grandrounds.report.deployed import deployed_table, read_deployed
 from grandrounds.report.differences import ALIKE, DIFFER, differences_table, overview_sentences, read_differences

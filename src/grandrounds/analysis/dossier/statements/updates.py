@@ -12,7 +12,7 @@ from grandrounds.analysis.dossier.statements.data import MOST_SITES
 from grandrounds.analysis.dossier.statements.model import state_calibration
 from grandrounds.analysis.dossier.statements.performance import read_interval
 from grandrounds.analysis.dossier.statements.run_kind import classifies, task_of
-from grandrounds.methods.personal.parts import describe_choice
+from grandrounds.methods.guard.candidates import describe_choice
 from grandrounds.metrics.fairness import is_defined
 from grandrounds.metrics.names import metric_label
 from grandrounds.metrics.scores import HEADLINE

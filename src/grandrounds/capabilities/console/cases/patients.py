@@ -27,7 +27,7 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import task_of
 from grandrounds.data.table import Table
-from grandrounds.methods.personal.parts import COMMON
+from grandrounds.methods.guard.candidates import COMMON
 from grandrounds.runs.run_rows import CaseRow, outcome_for_task
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from grandrounds.cli.options import (
     expand_options,
     show_reading,
 )
-from grandrounds.cli.scans import show_progress
-from grandrounds.cli.terminal import echo, show_fingerprints
+from grandrounds.cli.terminal import echo, show_fingerprints, show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

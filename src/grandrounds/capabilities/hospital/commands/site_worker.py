@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.scans import show_progress
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import echo, show_progress
 
 if TYPE_CHECKING:
     from grandrounds.capabilities.hospital.keeper.folder import SiteFolder

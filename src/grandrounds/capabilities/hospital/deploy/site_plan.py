@@ -11,7 +11,7 @@ from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.encoding import order_classes
 from grandrounds.data.event import state_event
-from grandrounds.data.scans.options import ScanOptions
+from grandrounds.data.scan_options import ScanOptions
 
 PlainPlan = dict[str, Any]
 """A plan as it is in JSON."""

@@ -153,7 +153,7 @@ def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any
     refuse_unfit(plan)
     columns = empty(plan)  # a model that does not fit the agreed data is refused here
     method = method_class(plan.method.name)
-    if plan.data.encoding == "public" and method.evaluates and not method.keeps_encoding:
+    if plan.data.encoding == "public" and method.evaluates and not method.earlier_model:
         make_public_encoding(plan, columns)  # a column without a range or levels is refused here
     return plan.plain()
 

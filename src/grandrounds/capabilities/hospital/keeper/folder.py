@@ -24,7 +24,6 @@ from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.schema import AgreedSchema, DataSchema
 from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.cohort.definition import Cohort
-from grandrounds.data.cohort.plan_cohort import resolve_cohort
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.new_patients import NewPatients
@@ -104,14 +103,12 @@ class SiteFolder:
             plain = json.loads(file.read_text())
         except (OSError, ValueError) as e:
             raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
-        if isinstance(plain, dict) and "cohort" in plain:
-            plain = resolve_cohort(plain, self.path, where=str(file))
-        return parse_schema(plain, where=str(file))
+        return parse_schema(plain, folder=self.path, where=str(file))
 
     def cohort(self) -> Cohort | None:
         """Read the agreed cohort; None if there is none."""
         schema = self.schema()
-        return schema.cohort if isinstance(schema, DataSchema) else None
+        return schema.cohort if isinstance(schema, DataSchema) and isinstance(schema.cohort, Cohort) else None
 
     def peers(self) -> Peers | None:
         """Read the list of the consortium's sites and their keys; None if there is none."""

@@ -9,7 +9,7 @@ from grandrounds.analysis.watch.record import LEDGER, WatchRecord
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named, slug
-from grandrounds.methods.personal.site import digest_model
+from grandrounds.methods.guard.site import digest_model
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

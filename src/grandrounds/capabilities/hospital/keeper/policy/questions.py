@@ -23,9 +23,9 @@ from grandrounds.experiment.requests import expected_asks
 from grandrounds.methods import is_exact, is_variant_of, method_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
-from grandrounds.methods.personal.guard import LEVEL
-from grandrounds.methods.personal.parts import HEAD
-from grandrounds.methods.personal.server import (
+from grandrounds.methods.guard.candidates import HEAD
+from grandrounds.methods.guard.choice import LEVEL
+from grandrounds.methods.guard.server import (
     PRIVATE_SPREAD,
     VARIANCES,
     is_personal,

@@ -1,4 +1,4 @@
-"""Methods whose result is one exchange: every site sends one vector of sums or counts, and there is no model.
+"""Methods that add sums of all sites, and those whose result is one exchange: a vector of each site, and no model.
 
 With secure aggregation the server receives the total over at least three sites, without it the vector of each site. Under
 privacy.epsilon each site adds the whole noise to its own vector; the budget is charged once, before the exchange.
@@ -6,6 +6,7 @@ privacy.epsilon each site adds the whole noise to its own vector; the budget is 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -20,11 +21,22 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision, Stage
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Method, Outcome, Server
-from grandrounds.methods.exact.exchange import ENDED, FEWEST_SITES, RESULT
 from grandrounds.methods.secure import STATISTIC_BITS, STATISTIC_BOUND, secure_sum
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.protocol.tasks import TALLIES
+
+FEWEST_SITES = 3
+"""Fewest sites of a sum: of two, each could subtract its own part and read the other's."""
+
+ENDED = "the fit ended"
+"""First words of the reason for which the run of a method of sums stops: its fit is complete."""
+
+RESULT = "result"
+"""Entry of the method's state with the result, as JSON in bytes."""
+
+SUMS = "sums."
+"""First letters of entries of the method's state with sums by site, from which a fit over fewer sites follows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,15 +128,38 @@ class SingleExchange(Method):
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
-        if RESULT not in state:
-            return {}
-        record: dict[str, object] = json.loads(np.asarray(state[RESULT], np.uint8).tobytes().decode())
-        return record
+        return read_result(state) or {}
 
     @classmethod
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         if plan.privacy.on_halt == "skip":
             yield f"and '{cls.name}' has one round, which cannot be skipped: set privacy.on_halt = 'retry' or 'stop'"
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Compute the SHA-256 of named arrays, numbers and texts."""
+    hashed = hashlib.sha256()
+    for name in sorted(values):
+        value = values[name]
+        content = value.encode() if isinstance(value, str) else np.ascontiguousarray(np.asarray(value, float)).tobytes()
+        hashed.update(f"{name}\x1f{len(content)}\x1f".encode() + content)
+    return hashed.hexdigest()
+
+
+def read_result(state: Mapping[str, Array]) -> dict[str, Any] | None:
+    """Return the record of a finished fit from a method's state; None if there is none.
+
+    Args:
+        state: The method's state at the end of the run.
+
+    Returns:
+        Keys `result`, `exchanges` (count, numbers sent by one site and held by all, their ratio, bytes of one site), `sites`
+        and `rows`.
+    """
+    if RESULT not in state:
+        return None
+    record: dict[str, Any] = json.loads(np.asarray(state[RESULT], np.uint8).tobytes().decode())
+    return record
 
 
 def run_epsilon(server: Server) -> float | None:

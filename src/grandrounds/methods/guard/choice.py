@@ -14,7 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.methods.personal.parts import COMMON, HEAD, INTERCEPT
+from grandrounds.methods.guard.candidates import COMMON, HEAD, INTERCEPT
 from grandrounds.metrics.fairness import MIN_PER_CLASS
 
 FOLDS = 5

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import PersonalPart, collect
+from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.models import Model
 from grandrounds.models.losses import CROSS_ENTROPY, POISSON, SQUARED
@@ -24,18 +26,11 @@ HEAD, DITTO, APFL, FINETUNE = "head", "ditto", "apfl", "finetune"
 CHOICES = (COMMON, INTERCEPT, RECALIBRATION, HEAD, DITTO, APFL, FINETUNE, OWN, MAJORITY)
 """Every candidate by name; answers carry its place in this list."""
 
-PARTS = {
+LINES = {
     INTERCEPT: "the site's own intercept, shrunk towards the common one; fitted after the rounds",
     RECALIBRATION: "slope and intercept of the scores, shrunk; fitted after the rounds",
-    HEAD: "the last layer, trained in every round; only the layers before it are sent (FedRep, Collins et al. 2021)",
-    DITTO: "a model of the site's own, trained in every round with a pull towards the common one (Ditto, Li et al. 2021)",
-    APFL: "a model of the site's own, trained in every round within a mixture with the common one (APFL, Deng et al. 2020)",
-    FINETUNE: "the common model, trained further at the site after the rounds",
 }
-"""Personal parts with what a site trains and keeps."""
-
-IN_ROUNDS = (HEAD, DITTO, APFL)
-"""Parts that sites train in every round, beside the common model."""
+"""Personal parts that are a line of the scores, with what a site fits and keeps."""
 
 IN_WORDS = {
     COMMON: "the common model",
@@ -49,6 +44,27 @@ IN_WORDS = {
     MAJORITY: "its most common class",
 }
 """Candidates as readers see them."""
+
+
+def trained_parts() -> dict[str, PersonalPart]:
+    """Return the personal parts that sites train; capabilities add them."""
+    return collect("parts")
+
+
+def part_titles() -> dict[str, str]:
+    """Return all personal parts with what a site fits or trains, and keeps."""
+    return {**LINES, **{name: part.title for name, part in trained_parts().items()}}
+
+
+def trains_in_rounds(part: str) -> bool:
+    """Return True if sites train a personal part in every round, beside the common model."""
+    return part in (parts := trained_parts()) and bool(parts[part].site)
+
+
+def refuse_unknown_part(part: str) -> None:
+    """Refuse a personal part that is not installed here."""
+    if part not in ("none", *LINES, *trained_parts()):
+        raise BadInput(f"personal part '{part[:40]}' is unknown: install the same version everywhere", code="unknown-part")
 
 
 def describe_candidate(name: str, task: str = CLASSIFICATION) -> str:

@@ -1,6 +1,7 @@
 """Options of reading scans (`[data.scan]`): window, spacing, slices, plane, and the tags that choose a series.
 
-A consortium agrees on them, so that each hospital turns its own DICOM or NIfTI files into the same kind of image.
+A consortium agrees on them, so that each hospital turns its own DICOM or NIfTI files into the same kind of image. `ScanFinding`
+is what a person should know about one of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from grandrounds.core.errors import BadInput, nearest
 
@@ -40,6 +41,21 @@ MIDDLE, ALL, MASKED = "middle", "all", "mask"
 _EVERY = re.compile(r"every (\d{1,4})")
 _RANGE = re.compile(r"(\d{1,5}) ?(?:-|to) ?(\d{1,5})")
 _KEYS = ("window", "spacing", "slices", "plane", "fit", "volume", "series")
+
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class ScanFinding:
+    """One thing that a person should know about a scan."""
+
+    level: Level
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The server's half of personal parts: estimate the spread of intercepts, let sites choose, and count harmed sites.
+"""The server's half of the guard and of personal parts: estimate the spread of intercepts, let sites choose, count harmed sites.
 
 The server sees sums over sites, the name of each site's choice and whether a site was harmed; under a privacy budget neither.
 """
@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.capability import load
 from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.guard import LEVEL
-from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS, INTERCEPT, RECALIBRATION, loss_of
+from grandrounds.methods.guard.candidates import (
+    CHOICES,
+    COMMON,
+    HEAD,
+    LINES,
+    loss_of,
+    refuse_unknown_part,
+    trained_parts,
+    trains_in_rounds,
+)
+from grandrounds.methods.guard.choice import LEVEL
 from grandrounds.models import Model
 from grandrounds.models.losses import SQUARED
 from grandrounds.models.protocol import COLUMN_KERNELS
@@ -60,11 +70,16 @@ class PersonalResult:
     tested: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def with_part(self) -> tuple[str, ...]:
+        """Sites that deploy another model than the common one."""
+        return tuple(site for site, choice in self.choices.items() if choice != COMMON)
+
 
 def settings_in_rounds(plan: Plan) -> dict[str, object]:
     """Return the settings of a personal part that sites train in the rounds, for the model's specification; empty for others."""
     p = plan.personal
-    if p.part not in IN_ROUNDS:
+    if not trains_in_rounds(p.part):
         return {}
     return {"part": p.part, "epochs": p.epochs, "strength": p.strength, "mixture": p.mixture}
 
@@ -80,19 +95,22 @@ def is_personal(plan: Plan) -> bool:
 
 
 def site_plugins(plan: Plan) -> tuple[type[SitePlugin], ...]:
-    """List the site halves of a plan's personal parts: what is trained in rounds, and what is chosen after them."""
+    """List the site halves of a plan's personal parts: what is trained in rounds, and what is chosen after them.
+
+    A part that is not installed here is refused.
+    """
     if not is_personal(plan):
         return ()
-    from grandrounds.methods.personal.site import PersonalSite
-    from grandrounds.methods.personal.training import TrainedParts
+    from grandrounds.methods.guard.site import PersonalSite
 
-    return (TrainedParts, PersonalSite) if plan.personal.part in IN_ROUNDS else (PersonalSite,)
+    refuse_unknown_part(plan.personal.part)
+    return (load(trained_parts()[plan.personal.part].site), PersonalSite) if settings_in_rounds(plan) else (PersonalSite,)
 
 
 def fits_intercepts(plan: Plan) -> bool:
     """Return True if sites fit an intercept: as their part, or for the guard, which has none for a head of a site's own."""
     p = plan.personal
-    return p.part in (INTERCEPT, RECALIBRATION) or bool(p.guard and p.part != HEAD)
+    return p.part in LINES or bool(p.guard and p.part != HEAD)
 
 
 def unguarded(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""The sites' half of personal parts: fit the candidates, let the guard choose, keep the model that is deployed here.
+"""The sites' half of the guard and of personal parts: fit the candidates, let the guard choose, keep the deployed model.
 
 Files of a hospital are in its own folder: personal.safetensors (the deployed model and the comparison behind it) and the same
 facts for people, personal.json. Of these only the choice's name and a yes or no leave, and under a privacy budget neither.
@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array, save, write_atomic
+from grandrounds.core.capability import collect, load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.methods.personal import guard
-from grandrounds.methods.personal.differences import answer_differences
-from grandrounds.methods.personal.parts import (
+from grandrounds.methods.guard.candidates import (
     CHOICES,
     COMMON,
     HEAD,
-    IN_ROUNDS,
     INTERCEPT,
+    LINES,
     MAJORITY,
     OWN,
     RECALIBRATION,
@@ -36,16 +37,26 @@ from grandrounds.methods.personal.parts import (
     is_shiftable,
     loss_of,
     patients_of,
+    refuse_unknown_part,
     rows_at,
     rows_of,
     score_rows,
     spread_sums,
+    trained_parts,
     undo_class_weights,
     unweighted_shift,
 )
-from grandrounds.methods.personal.training import PartTrainer, settings_alone, trained_model
+from grandrounds.methods.guard.choice import (
+    FOLDS,
+    LEVEL,
+    Comparison,
+    assign_folds,
+    choose,
+    harm_p_value,
+    least_of_each_class,
+)
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_DIFFERENCES, PERSONAL_HARM, PERSONAL_SPREAD
+from grandrounds.protocol.tasks import ERROR, PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
 from grandrounds.site.evaluate import score
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task
 from grandrounds.site.stack import Part
@@ -56,7 +67,6 @@ FILE, READABLE = "personal.safetensors", "personal.json"
 FAILED = "fit-failed"
 """Code of a site that could not fit its personal model."""
 
-_LINES = (INTERCEPT, RECALIBRATION)
 _SPLITS = {"train": "train", "validation": "val"}
 
 
@@ -64,6 +74,19 @@ def digest_model(theta: Array) -> str:
     """Return the SHA-256 of a model's parameters, by which a personal model is known to be made from it."""
     with np.errstate(over="ignore"):  # the last edge of a column's bins is the largest number
         return hashlib.sha256(np.ascontiguousarray(theta, np.float32).tobytes()).hexdigest()
+
+
+def settings_alone(config: TrainConfig, *, epochs: int) -> TrainConfig:
+    """Return settings of training beside the run's own: the same steps and penalties, without terms of methods and mechanisms.
+
+    Args:
+        config: Settings of the run's own training.
+        epochs: Epochs, which replace those of the run.
+    """
+    without = {"proximal": 0.0, "contrast": 0.0, "anchor": 0.0, "alignment": 0.0, "longest": 0.0}
+    private = {"clip": 0.0, "noise": 0.0, "rate": 0.0, "fewest": 0, "gradient_noise": 0.0}
+    more: dict[str, Any] = {**without, **private}
+    return replace(config, epochs=epochs, steps=0, keep_optimizer=False, **more)
 
 
 @dataclass(frozen=True)
@@ -99,8 +122,7 @@ class PersonalTerms:
         """Read the terms of an Ask."""
         v = ask.shared
         part = str(v["part"])
-        if part not in ("none", *CHOICES):
-            raise BadInput(f"personal part '{part[:40]}' is unknown: install the same version everywhere", code="unknown-part")
+        refuse_unknown_part(part)
         _split(ask)
         return cls(
             part,
@@ -140,8 +162,12 @@ class PersonalSite(SitePlugin):
             PERSONAL: self._personalize,
             PERSONAL_SPREAD: self._spread,
             PERSONAL_HARM: self._harm,
-            PERSONAL_DIFFERENCES: lambda ask, members: answer_differences(self.site, self.folder, ask, members),
+            **{task: partial(self._answer_stage, stage.answer) for task, stage in collect("stages").items()},
         }
+
+    def _answer_stage(self, path: str, ask: Ask, members: Array) -> Columns:
+        answer: Callable[[Site, Path | None, Ask, Array], Columns] = load(path)
+        return answer(self.site, self.folder, ask, members)
 
     def _personalize(self, ask: Ask, members: Array) -> Columns:
         """Fit the candidates at each site, choose, and keep the model that is deployed there."""
@@ -189,8 +215,8 @@ class PersonalSite(SitePlugin):
 
         A line of a model that memorises its training rows is fitted to validation rows.
         """
-        trained = trained_model(self.site, k, theta) if name in IN_ROUNDS else None
-        split = _SPLITS[terms.rows] if name in _LINES else "train"
+        trained = self._fit_part(name, terms, k, theta, None) if name in trained_parts() else None
+        split = _SPLITS[terms.rows] if name in LINES else "train"
         if trained is None:
             return self.fit(name, terms, k, theta, self.site.stack.parts[split])
         return self._unweighted(terms, trained)
@@ -220,7 +246,7 @@ class PersonalSite(SitePlugin):
             return None
         if name == MAJORITY:
             return fit_majority(model, theta, loss, target)
-        if name in _LINES:
+        if name in LINES:
             if not is_shiftable(model):
                 return None
             unweighted = self._unweighted(terms, theta)
@@ -234,14 +260,18 @@ class PersonalSite(SitePlugin):
             first, config = model.init(terms.config.seed, theta.dtype), settings_alone(terms.config, epochs=terms.own_epochs)
             trained = self.site.train_apart(np.array([k]), first, config, part=part, class_weight=terms.class_weight).theta
             return self._unweighted(terms, np.asarray(trained[0]))
-        train = PartTrainer(self.site, terms.epochs, terms.strength, terms.mixture, terms.config, terms.class_weight)
-        refitted = train.refit(name, k, theta, part)
-        return None if refitted is None else self._unweighted(terms, refitted)
+        fitted = self._fit_part(name, terms, k, theta, part)
+        return None if fitted is None else self._unweighted(terms, fitted)
+
+    def _fit_part(self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part | None) -> Array | None:
+        """Fit a part that sites train to rows of a part; None: return the model that site k trained in the rounds, if any."""
+        fit: Callable[[Site, PersonalTerms, int, Array, Part | None], Array | None] = load(trained_parts()[name].fit)
+        return fit(self.site, terms, k, theta, part)
 
     def _unweighted(self, terms: PersonalTerms, theta: Array) -> Array:
         return undo_class_weights(self.site.prepared_model(), theta, terms.class_weight)
 
-    def _compare(self, terms: PersonalTerms, k: int, theta: Array, models: Mapping[str, Array]) -> guard.Comparison:
+    def _compare(self, terms: PersonalTerms, k: int, theta: Array, models: Mapping[str, Array]) -> Comparison:
         """Compare the candidates on rows that they were not fitted to.
 
         On training rows every candidate is fitted again without each fold. On validation rows only the lines are, because the
@@ -249,18 +279,18 @@ class PersonalSite(SitePlugin):
         """
         split = _SPLITS[terms.rows]
         part, units = self.site.stack.parts[split], patients_of(self.site.stack, k, (split,))
-        fold = guard.assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
+        fold = assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
         losses = {name: np.full(len(units), np.nan) for name in models}
-        for name in [n for n in models if n == COMMON or (split == "val" and n not in _LINES)]:
+        for name in [n for n in models if n == COMMON or (split == "val" and n not in LINES)]:
             losses[name] = self.losses(models[name], part, k)
         refitted = [name for name in models if np.isnan(losses[name]).any()]
-        for f in range(guard.FOLDS if refitted else 0):
+        for f in range(FOLDS if refitted else 0):
             out = fold == f
             inner, outer = rows_at(part, k, ~out), rows_at(part, k, out)
             for name in refitted if len(outer.y) else ():
                 fitted = self.fit(name, terms, k, theta, inner, models[name])
                 losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k)
-        return guard.choose(losses, units, rarer=self._count_classes(part, k, units))
+        return choose(losses, units, rarer=self._count_classes(part, k, units))
 
     def losses(self, theta: Array, part: Part, k: int) -> Array:
         """Compute the loss of each of site k's rows of a part, (n,); all count alike, whatever weights training had."""
@@ -294,11 +324,11 @@ class PersonalSite(SitePlugin):
         NaN where the test rows cannot show it.
         """
         level = float(ask.shared["level"])
-        if not 0 < level <= guard.LEVEL:
-            raise BadInput(f"a site answers about harm at levels up to {guard.LEVEL}, not at {level:g}", code="bad-level")
+        if not 0 < level <= LEVEL:
+            raise BadInput(f"a site answers about harm at levels up to {LEVEL}, not at {level:g}", code="bad-level")
         nothing = np.array([np.nan, 0.0])
         p_values, rarer = np.stack([self._harm_by_site.get(k, nothing) for k in members.tolist()]).T
-        testable = ~np.isnan(p_values) & (rarer >= guard.least_of_each_class(level))
+        testable = ~np.isnan(p_values) & (rarer >= least_of_each_class(level))
         return {"harmed": np.where(testable, p_values <= level, np.nan)}
 
     def _test_harm(self, terms: PersonalTerms, k: int, models: Mapping[str, Array]) -> dict[str, Any]:
@@ -309,7 +339,7 @@ class PersonalSite(SitePlugin):
         p_value, counted = None, self._count_classes(part, k, units)
         rarer = len(np.unique(units)) if counted is None else counted
         if others and rarer:
-            p_value = guard.harm_p_value(others, units, seed=terms.config.seed, site=self.site.stack.names[k])
+            p_value = harm_p_value(others, units, seed=terms.config.seed, site=self.site.stack.names[k])
         self._harm_by_site[k] = np.array([np.nan if p_value is None else p_value, rarer])
         return {
             "rows": len(units),
@@ -336,7 +366,7 @@ class PersonalSite(SitePlugin):
         return float((self._scores(deployed, part, k) - self._scores(theta, part, k)).mean())
 
     def _describe(
-        self, terms: PersonalTerms, k: int, choice: str, comparison: guard.Comparison | None
+        self, terms: PersonalTerms, k: int, choice: str, comparison: Comparison | None
     ) -> dict[str, Any]:
         """Return the facts of the site's files about its choice."""
         facts: dict[str, Any] = {"site": self.site.stack.names[k], "choice": choice, "part": terms.part, "guard": terms.guard}
