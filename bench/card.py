@@ -23,11 +23,18 @@ from pathlib import Path
 import numpy as np
 
 from folds import COHORTS, FOLDS, Fold, auroc, make_fold
-from grandrounds.methods.exact.options import CardOptions, GAMOptions
-from grandrounds.models.card import CardModel, meet_terms
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.card import SHARES, CardResult, card_options, card_terms, fit_card, list_candidates
-from grandrounds.statistics.question import Record, fit_in_memory
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.card import (
+    SHARES,
+    CardResult,
+    card_options,
+    card_terms,
+    fit_card,
+    list_candidates,
+)
+from grandrounds.capabilities.statistics.methods.options import CardOptions, GAMOptions
+from grandrounds.capabilities.statistics.models.card import CardModel, meet_terms
+from grandrounds.capabilities.statistics.question import Record, fit_in_memory
 from smoke import pick
 
 BARS = {("distilled", 5): 0.74, ("distilled", 10): 0.77, ("direct", 5): 0.71, ("direct", 10): 0.74}

@@ -31,11 +31,11 @@ import statsmodels.api as sm
 from lifelines import CoxPHFitter
 
 import grandrounds as gr
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox
+from grandrounds.capabilities.statistics.glm import GLMTerms, fit_glm
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.rng import generator
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.cox import CoxTerms, fit_cox
-from grandrounds.statistics.glm import GLMTerms, fit_glm
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from smoke import SMOKE, pick
 
 MOST_SECONDS = 2.0

@@ -28,9 +28,9 @@ from tests.statistics.regressions import drive, errors_of
 from tests.statistics.test_glm_intercepts import penalised_dummies
 from tests.statistics.test_glm_problems import firth_of_pooled_rows
 
+from grandrounds.capabilities.statistics.glm import GLMTerms
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.data.store import VARIABLE
-from grandrounds.statistics.glm import GLMTerms
-from grandrounds.statistics.question import Rows
 from smoke import SMOKE
 
 MOST_DIFFERENCE = 1e-6

@@ -19,6 +19,8 @@ from functools import cache
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.models.columns import Column, find_columns, read_columns
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.core.arrays import Array
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
@@ -27,8 +29,6 @@ from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import assign_roles
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
-from grandrounds.models.columns import Column, find_columns, read_columns
-from grandrounds.statistics.question import Rows
 from smoke import pick
 
 FOLDS = 5

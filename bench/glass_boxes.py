@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 
 from folds import FOLDS, Fold, auroc, deal_rows, make_fold, split_cohort
+from grandrounds.capabilities.statistics.answers import ANSWERS, GROUP_ANSWERS
+from grandrounds.capabilities.statistics.card import card_options
+from grandrounds.capabilities.statistics.column_fits import FITS
+from grandrounds.capabilities.statistics.models.column_model import LEAST, SEED
+from grandrounds.capabilities.statistics.models.columns import write_columns
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.arrays import Array
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.models import build_model
-from grandrounds.models.column_model import LEAST, SEED
-from grandrounds.models.columns import write_columns
-from grandrounds.statistics import ANSWERS, GROUP_ANSWERS
-from grandrounds.statistics.card import card_options
-from grandrounds.statistics.column_fits import FITS
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from smoke import SMOKE, pick
 
 Scores = Callable[[Rows], Array]

@@ -22,15 +22,15 @@ import numpy as np
 
 from folds import make_fold
 from grandrounds.analysis.attacks.sums import FEWEST, SeenRound, judge_round, read_level
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.boosting import fit_trees
+from grandrounds.capabilities.statistics.boosting_answers import LEVEL
+from grandrounds.capabilities.statistics.boosting_question import unpack_edges
+from grandrounds.capabilities.statistics.boosting_terms import trees_terms
+from grandrounds.capabilities.statistics.models.column_trees import bin_values
+from grandrounds.capabilities.statistics.models.columns import read_columns
+from grandrounds.capabilities.statistics.question import Rows, Total
 from grandrounds.core.arrays import Array
-from grandrounds.models.column_trees import bin_values
-from grandrounds.models.columns import read_columns
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.boosting import fit_trees
-from grandrounds.statistics.boosting_answers import LEVEL
-from grandrounds.statistics.boosting_question import unpack_edges
-from grandrounds.statistics.boosting_terms import trees_terms
-from grandrounds.statistics.question import Rows, Total
 from smoke import pick
 
 SETTINGS: dict[str, dict[str, Any]] = {

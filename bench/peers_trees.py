@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from folds import FOLDS, Fold, auroc, make_fold
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.core.arrays import Array
-from grandrounds.statistics.question import Rows
 from smoke import need, pick
 
 ROUNDS = pick(80, 2)

@@ -22,17 +22,17 @@ from functools import cache
 import numpy as np
 
 from folds import FOLDS, auroc, fold_numbers, load_cohort
+from grandrounds.capabilities.statistics.models.columns import Column, find_columns, read_columns
+from grandrounds.capabilities.statistics.models.steps import StepModel
+from grandrounds.capabilities.statistics.private_scores import ScoreBins, count_cells, fit_scores
 from grandrounds.core.arrays import Array
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.public import PublicFacts, public_encoding
 from grandrounds.data.sets.catalog import find_entry
-from grandrounds.models.columns import Column, find_columns, read_columns
-from grandrounds.models.steps import StepModel
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.privacy.discrete import discrete_gaussian
 from grandrounds.privacy.secagg import fewest_honest
 from grandrounds.site.stack import Patients
-from grandrounds.statistics.private_scores import ScoreBins, count_cells, fit_scores
 from smoke import pick
 
 BAR, AT = 0.70, 4.0

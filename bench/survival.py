@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.statistics.cohorts import gbsg2, lung, tcga
 from tests.statistics.test_survival_scores import baseline_of, fitted, pooled_brier
 
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.kaplan_meier import fit_kaplan_meier
-from grandrounds.statistics.question import Record, fit_in_memory
-from grandrounds.statistics.survival_scores import fit_survival_scores
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.kaplan_meier import fit_kaplan_meier
+from grandrounds.capabilities.statistics.question import Record, fit_in_memory
+from grandrounds.capabilities.statistics.survival_scores import fit_survival_scores
 from smoke import SMOKE
 
 

@@ -25,14 +25,14 @@ import lightgbm
 import numpy as np
 import shap
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.column_fits import FITS
+from grandrounds.capabilities.statistics.export_trees import to_lightgbm
+from grandrounds.capabilities.statistics.models.column_trees import TreesModel
+from grandrounds.capabilities.statistics.models.columns import Column
+from grandrounds.capabilities.statistics.question import Rows, fit_in_memory
 from grandrounds.data.encoding import Encoding, Numeric
-from grandrounds.models.column_trees import TreesModel
-from grandrounds.models.columns import Column
-from grandrounds.runs.export_trees import to_lightgbm
 from grandrounds.runs.model import TrainedModel
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.column_fits import FITS
-from grandrounds.statistics.question import Rows, fit_in_memory
 from smoke import SMOKE, pick
 
 COLUMNS, TRAINED, SCORED, EXPLAINED, BACKGROUND = pick((20, 5_000, 100_000, 1_000, 100), (5, 500, 1_000, 20, 10))

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 
 from folds import agree_encoding, auroc, make_fold
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.boosting import fit_trees
+from grandrounds.capabilities.statistics.boosting_result import TreesResult
+from grandrounds.capabilities.statistics.boosting_terms import trees_terms
+from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox
+from grandrounds.capabilities.statistics.models.columns import Column, find_columns, read_columns
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.arrays import Array
 from grandrounds.data.dataset import build_dataset
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
-from grandrounds.models.columns import Column, find_columns, read_columns
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.boosting import fit_trees
-from grandrounds.statistics.boosting_result import TreesResult
-from grandrounds.statistics.boosting_terms import trees_terms
-from grandrounds.statistics.cox import CoxTerms, fit_cox
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from smoke import pick
 
 _SHARE = 0.15

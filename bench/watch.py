@@ -52,6 +52,7 @@ from typing import Any
 import numpy as np
 
 import grandrounds as gr
+from grandrounds.capabilities.watch.statistics import Detector, Reference, Rows, Signal, calibrate
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import Dataset
@@ -59,7 +60,6 @@ from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.run_rows import RunRows
 from grandrounds.site.evaluate import score
-from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, calibrate
 from smoke import SMOKE, pick
 
 SETS: dict[str, dict[str, Any]] = pick(

@@ -172,9 +172,9 @@ def refused(
 
 def averaging_methods() -> dict[str, type]:
     """Methods that train and average models; those that add sums or counts have tests of their own (tests/methods)."""
+    from grandrounds.capabilities.statistics.methods.exchange import ExactMethod
+    from grandrounds.capabilities.statistics.methods.private_gam import PrivateGAM
     from grandrounds.methods import METHODS
-    from grandrounds.methods.exact.exchange import ExactMethod
-    from grandrounds.methods.exact.private_gam import PrivateGAM
     from grandrounds.methods.quality.server import Quality
     from grandrounds.methods.watch.server import Watch
 

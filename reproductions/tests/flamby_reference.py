@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.concordance import count_pairs
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.sets.tcga import FEATURES, REGIONS
-from grandrounds.statistics.concordance import count_pairs
 
 Deal = Callable[[int, int], np.ndarray]
 """deal(round, centre): row numbers (R, steps, width) of each update, -1 where a batch is short."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.concordance import count_pairs
 from grandrounds.data.sets.tcga import REGIONS
 from grandrounds.runs.run import run_plan
 from grandrounds.site import batches
 from grandrounds.site.train_job import TrainConfig
-from grandrounds.statistics.concordance import count_pairs
 from grandrounds_studies import studies
 from grandrounds_studies.flamby.claims import at_least, at_most, replicates
 from grandrounds_studies.flamby.measures import coefficients

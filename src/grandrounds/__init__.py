@@ -26,18 +26,12 @@ if TYPE_CHECKING:
     from grandrounds.analysis.case.case import explain_site as explain_site
     from grandrounds.analysis.compare import Comparison as Comparison
     from grandrounds.api import config as config
-    from grandrounds.api.carding import RiskCard as RiskCard
-    from grandrounds.api.carding import card as card
     from grandrounds.api.cohorts import cohort_table as cohort_table
     from grandrounds.api.comparing import compare as compare
     from grandrounds.api.comparing_sites import compare_sites as compare_sites
-    from grandrounds.api.describing import table1 as table1
     from grandrounds.api.dossiers import dossier as dossier
     from grandrounds.api.dossiers import verify_dossier as verify_dossier
     from grandrounds.api.estimator import FederatedClassifier as FederatedClassifier
-    from grandrounds.api.fitting import Regression as Regression
-    from grandrounds.api.fitting import cox as cox
-    from grandrounds.api.fitting import glm as glm
     from grandrounds.api.opening import load_run as load_run
     from grandrounds.api.recalibrating import recalibrate as recalibrate
     from grandrounds.api.running import resume as resume
@@ -45,12 +39,19 @@ if TYPE_CHECKING:
     from grandrounds.api.scoring import EvaluationResult as EvaluationResult
     from grandrounds.api.scoring import evaluate as evaluate
     from grandrounds.api.scoring import predict as predict
-    from grandrounds.api.survival import SurvivalAnalysis as SurvivalAnalysis
-    from grandrounds.api.survival import kaplan_meier as kaplan_meier
-    from grandrounds.api.survival import survival_scores as survival_scores
     from grandrounds.api.watching import watch as watch
     from grandrounds.api.watching import watch_consortium as watch_consortium
     from grandrounds.api.withdrawing import withdraw as withdraw
+    from grandrounds.capabilities.statistics.api.carding import RiskCard as RiskCard
+    from grandrounds.capabilities.statistics.api.carding import card as card
+    from grandrounds.capabilities.statistics.api.describing import table1 as table1
+    from grandrounds.capabilities.statistics.api.fitting import Regression as Regression
+    from grandrounds.capabilities.statistics.api.fitting import cox as cox
+    from grandrounds.capabilities.statistics.api.fitting import glm as glm
+    from grandrounds.capabilities.statistics.api.survival import SurvivalAnalysis as SurvivalAnalysis
+    from grandrounds.capabilities.statistics.api.survival import kaplan_meier as kaplan_meier
+    from grandrounds.capabilities.statistics.api.survival import survival_scores as survival_scores
+    from grandrounds.capabilities.statistics.table_result import TableOne as TableOne
     from grandrounds.capabilities.tuning.api import tune as tune
     from grandrounds.capabilities.tuning.trial import TuningResult as TuningResult
     from grandrounds.core.errors import BadInput as BadInput
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from grandrounds.protocol.messages import Answers as Answers
     from grandrounds.protocol.messages import Ask as Ask
     from grandrounds.runs.run import Run as Run
-    from grandrounds.statistics.table_result import TableOne as TableOne
 
 
 _HOME = {

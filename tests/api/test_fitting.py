@@ -61,7 +61,7 @@ def test_the_result_reads_as_text_csv_latex_and_html(logistic, pooled, tmp_path)
 
 
 def test_a_saved_run_gives_the_same_result(logistic):
-    from grandrounds.api.fitting import read_regression
+    from grandrounds.capabilities.statistics.api.fitting import read_regression
 
     again = read_regression(gr.load_run(logistic.run.folder))
     assert again.summary() == logistic.summary()
@@ -79,7 +79,7 @@ def test_columns_that_cannot_be_estimated_are_named(tmp_path):
 
 
 def test_an_interrupted_fit_resumes_with_the_same_bits(tmp_path):
-    from grandrounds.api.fitting import read_regression
+    from grandrounds.capabilities.statistics.api.fitting import read_regression
 
     def stop(event):
         if event["event"] == "round" and event["round"] == 3:
@@ -212,7 +212,7 @@ def test_two_hospitals_are_refused(tmp_path):
 
 
 def test_a_run_without_estimates_is_refused(tmp_path):
-    from grandrounds.api.fitting import read_regression
+    from grandrounds.capabilities.statistics.api.fitting import read_regression
 
     run = gr.run("heart", rounds=1, out=tmp_path / "run")
     with refused("no-estimates", match="fedavg"):

@@ -8,10 +8,10 @@ from lifelines.datasets import load_lung
 from lifelines.utils import concordance_index
 
 import grandrounds as gr
+from grandrounds.capabilities.statistics.survival_rows import SurvivalRequest
+from grandrounds.capabilities.statistics.survival_run import run_survival_scores
 from grandrounds.data.table import Table
 from grandrounds.report import figures
-from grandrounds.runs.survival import run_survival_scores
-from grandrounds.statistics.survival_rows import SurvivalRequest
 from tests.support import refused
 
 

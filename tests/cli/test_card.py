@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.risk_card import calibrate_points
+from grandrounds.capabilities.statistics.risk_card import calibrate_points
 from grandrounds.report import figure
 from grandrounds.runs.run_rows import RunRows
 from tests.command import rounds

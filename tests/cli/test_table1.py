@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.question import fit_in_memory
+from grandrounds.capabilities.statistics.table_one import fit_table_one
+from grandrounds.capabilities.statistics.table_rows import TableRequest, choose_terms, read_rows, split_sites
 from grandrounds.data.sets import heart
 from grandrounds.data.table import Table
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.question import fit_in_memory
-from grandrounds.statistics.table_one import fit_table_one
-from grandrounds.statistics.table_rows import TableRequest, choose_terms, read_rows, split_sites
 from tests.command import rounds
 from tests.support import refused
 

@@ -18,7 +18,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.watch.state import WatchState
 from grandrounds.capabilities.watch.commands import watch as command
-from grandrounds.statistics.watch import calibrate
+from grandrounds.capabilities.watch.statistics import calibrate
 from tests.command import rounds
 from tests.store import copied, finished, shared_folder
 

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
 from grandrounds.data.sets.catalog import find_entry
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
 
 TIGHT = 1e-6
 pytestmark = pytest.mark.filterwarnings("ignore:Starting with pandas")

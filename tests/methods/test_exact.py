@@ -16,15 +16,15 @@ from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.codes import Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import DAYS, NUMBERS, Policy
+from grandrounds.capabilities.statistics.methods.site import ask_question, read_question
+from grandrounds.capabilities.statistics.question import Question
+from grandrounds.capabilities.statistics.table_result import TableOne
 from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.records import Decision
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.methods.exact.site import ask_question, read_question
 from grandrounds.protocol.messages import AskId
-from grandrounds.statistics.question import Question
-from grandrounds.statistics.table_result import TableOne
 from tests.engine.hospitals import Hospitals, final_model
 from tests.support import refused
 

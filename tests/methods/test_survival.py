@@ -9,12 +9,12 @@ from lifelines.utils import restricted_mean_survival_time
 
 import grandrounds as gr
 from grandrounds.capabilities.hospital.keeper.policy.rules import DAYS, Policy
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier
+from grandrounds.capabilities.statistics.methods.site import ask_question
+from grandrounds.capabilities.statistics.question import Question, fit_in_memory
 from grandrounds.data.table import Table
-from grandrounds.methods.exact.site import ask_question
 from grandrounds.protocol.messages import AskId
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier
-from grandrounds.statistics.question import Question, fit_in_memory
 from tests.engine.hospitals import Hospitals
 from tests.statistics.cohorts import gbsg2
 from tests.support import refused

@@ -8,11 +8,11 @@ import pytest
 import grandrounds as gr
 from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.capabilities.statistics.table_result import TableOne
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.sets import heart
 from grandrounds.data.table import Table
 from grandrounds.engine.dispatcher import Timeouts
-from grandrounds.statistics.table_result import TableOne
 from tests.engine.hospitals import Hospitals
 from tests.engine.memory_transport import MemoryTransport
 

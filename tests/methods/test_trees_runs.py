@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.statistics.methods.trees import BoostedTrees
 from grandrounds.data.table import Table
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import METHODS
-from grandrounds.methods.exact.trees import BoostedTrees
 from tests.support import refused
 
 SIZES = (110, 100, 90)

@@ -14,20 +14,20 @@ from grandrounds.capabilities.hospital.keeper.codes import Refusal
 from grandrounds.capabilities.hospital.keeper.policy.describe import foresee_ratio
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, Cells, Policy
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.methods.exchange import ExactMethod
+from grandrounds.capabilities.statistics.methods.site import WHOLE_BITS, WHOLE_BOUND, ask_question, read_question
+from grandrounds.capabilities.statistics.question import Question
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.methods import METHODS
-from grandrounds.methods.exact.exchange import ExactMethod
-from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND, ask_question, read_question
 from grandrounds.methods.secure import STATISTIC_BITS
 from grandrounds.methods.sums import read_result
 from grandrounds.privacy.secagg.ring import Scale
 from grandrounds.privacy.secagg.terms import Refused
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import MASKED, STATISTICS
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.question import Question
 from tests.engine.hospitals import Hospitals
 from tests.engine.memory_transport import MemoryTransport
 from tests.support import refused

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.models.column_trees import PADDING, TreesModel
+from grandrounds.capabilities.statistics.models.columns import Column
 from grandrounds.core.arrays import Array
-from grandrounds.models.column_trees import PADDING, TreesModel
-from grandrounds.models.columns import Column
 
 NUMBERS = (Column("age", 0, 3), Column("pressure", 1, 4), Column("oxygen", 2))
 CATEGORIES = (Column("sex", levels=(5, 6), words=("f", "m")), Column("ward", levels=(7, 8, 9, 10), words=tuple("abcd")))

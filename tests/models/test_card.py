@@ -8,10 +8,10 @@ from math import factorial
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.models.card import Card, CardModel, RiskRange, Term, print_risk, show_risk
+from grandrounds.capabilities.statistics.models.columns import Column, write_columns
 from grandrounds.core.errors import BadInput
 from grandrounds.models import build_model
-from grandrounds.models.card import Card, CardModel, RiskRange, Term, print_risk, show_risk
-from grandrounds.models.columns import Column, write_columns
 
 COLUMNS = (
     Column("age", place=0),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.models.column_trees import PADDING, Trees
 from grandrounds.core.errors import BadInput
-from grandrounds.models.column_trees import PADDING, Trees
 
 NAN = np.nan
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.models import ebm
-from grandrounds.models.columns import Column, write_columns
-from grandrounds.models.ebm import EBMModel
+from grandrounds.capabilities.statistics.models import ebm
+from grandrounds.capabilities.statistics.models.columns import Column, write_columns
+from grandrounds.capabilities.statistics.models.ebm import EBMModel
 from tests.support import refused
 
 pytest.importorskip("interpret")

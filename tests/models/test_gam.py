@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.interpolate import BSpline
 
+from grandrounds.capabilities.statistics.models.column_basis import Basis, contrasts, evaluate_splines, spline_matrix
+from grandrounds.capabilities.statistics.models.columns import Column, write_columns
+from grandrounds.capabilities.statistics.models.gam import AdditiveModel
 from grandrounds.core.errors import BadInput
 from grandrounds.models import build_model
-from grandrounds.models.column_basis import Basis, contrasts, evaluate_splines, spline_matrix
-from grandrounds.models.columns import Column, write_columns
-from grandrounds.models.gam import AdditiveModel
 
 COLUMNS = (
     Column("age", 0, 3),

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.models.columns import Column, write_columns
+from grandrounds.capabilities.statistics.models.steps import StepModel, step_bins
 from grandrounds.core.errors import BadInput
 from grandrounds.models import build_model
-from grandrounds.models.columns import Column, write_columns
-from grandrounds.models.steps import StepModel, step_bins
 
 COLUMNS = (
     Column("age", place=0, missing=2),

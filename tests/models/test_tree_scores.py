@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.models.column_trees import walk_tree
+from grandrounds.capabilities.statistics.models.column_trees import walk_tree
 from tests.models.random_trees import random_arrays, random_rows, tree_model
 
 

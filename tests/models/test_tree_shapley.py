@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.models.column_trees import TreesModel
+from grandrounds.capabilities.statistics.models.columns import write_columns
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.shapley import Shap, exact_shapley, tree_shap
 from grandrounds.explain.features import Features
 from grandrounds.models import build_model
-from grandrounds.models.column_trees import TreesModel
-from grandrounds.models.columns import write_columns
 from tests.models.random_trees import CATEGORIES, FEATURES, NUMBERS, random_arrays, random_rows, tree_model
 
 COLUMNS = Features.from_columns(("age", "pressure", "oxygen", "age", "pressure", "sex", "sex", *["ward"] * 4))

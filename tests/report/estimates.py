@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
 
 SD = {"age": 10.0, "lactate": 2.0}
 """Standard deviations of the numbers: fitted coefficients are per standard deviation."""

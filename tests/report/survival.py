@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.statistics.brier import BrierScores, CalibrationGroup
-from grandrounds.statistics.concordance import Concordance
-from grandrounds.statistics.kaplan_meier import estimate_curve
-from grandrounds.statistics.log_rank import LogRank
-from grandrounds.statistics.survival_scores import SurvivalScores
-from grandrounds.statistics.time_counts import TimeCounts
+from grandrounds.capabilities.statistics.brier import BrierScores, CalibrationGroup
+from grandrounds.capabilities.statistics.concordance import Concordance
+from grandrounds.capabilities.statistics.kaplan_meier import estimate_curve
+from grandrounds.capabilities.statistics.log_rank import LogRank
+from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
+from grandrounds.capabilities.statistics.time_counts import TimeCounts
 
 _COUNTS = TimeCounts(np.array([5.0, 10.0]), np.array([[2.0, 2.0]]), np.array([[2.0, 0.0]]), np.array([4.0]))
 BY_DAY = estimate_curve("a <b>", _COUNTS, grid="days")

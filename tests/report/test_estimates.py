@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
@@ -23,7 +24,6 @@ from grandrounds.report.estimates import (
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.tables import heterogeneity_table
-from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
 from tests.report import EVIL, summary
 from tests.report.estimates import estimates, logistic
 from tests.support import refused

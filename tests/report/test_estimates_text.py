@@ -8,6 +8,8 @@ import io
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
 from grandrounds.report.estimates import EstimatesRecord
 from grandrounds.report.estimates_text import (
     coefficient_rows,
@@ -18,8 +20,6 @@ from grandrounds.report.estimates_text import (
     to_html,
     to_latex,
 )
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
-from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
 
 SENT = {"count": 6, "numbers_sent": 338, "numbers_held": 6880, "ratio": 338 / 6880, "bytes_up": 2704, "bytes_down": 900}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier
 from grandrounds.report.survival_text import curve_rows, survival_csv, survival_latex, survival_text
-from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report.survival import BY_DAY, LOG_RANK, ON_BINS
 
 RESULT = KaplanMeier(replace(ON_BINS, group="all"), (BY_DAY, ON_BINS), LOG_RANK, notes=("Disclosed: counts.",))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.group_tests import GroupTest
+from grandrounds.capabilities.statistics.kaplan_meier import fit_kaplan_meier
+from grandrounds.capabilities.statistics.question import Rows, fit_in_memory
+from grandrounds.capabilities.statistics.table_result import Cell, TableColumn, TableOne, Variable
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
 from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
-from grandrounds.statistics.group_tests import GroupTest
-from grandrounds.statistics.kaplan_meier import fit_kaplan_meier
-from grandrounds.statistics.question import Rows, fit_in_memory
-from grandrounds.statistics.table_result import Cell, TableColumn, TableOne, Variable
 from tests.report import EVIL, summary
 from tests.support import refused
 
@@ -30,7 +30,7 @@ def first_table(name: str = "age") -> TableOne:
 
 
 def curves():
-    from grandrounds.statistics import ANSWERS
+    from grandrounds.capabilities.statistics.answers import ANSWERS
 
     time = np.arange(1.0, 61.0)
     sites = {

@@ -10,12 +10,12 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case_page import value_text
+from grandrounds.capabilities.statistics.export_trees import to_lightgbm
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table
 from grandrounds.explain.quality import randomize
 from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.export import to_onnx
-from grandrounds.runs.export_trees import to_lightgbm
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.run_rows import RunRows
 from tests.runs.test_run import frame

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.export_trees import to_lightgbm, to_xgboost
+from grandrounds.capabilities.statistics.models.card import CardModel
+from grandrounds.capabilities.statistics.models.column_model import ColumnModel
+from grandrounds.capabilities.statistics.models.gam import AdditiveModel
+from grandrounds.capabilities.statistics.models.steps import StepModel
 from grandrounds.core.arrays import Array
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.outcome import Outcome
-from grandrounds.models.card import CardModel
-from grandrounds.models.column_model import ColumnModel
 from grandrounds.models.dense import class_probabilities
-from grandrounds.models.gam import AdditiveModel
-from grandrounds.models.steps import StepModel
 from grandrounds.runs.export import export, to_json, to_onnx
-from grandrounds.runs.export_trees import to_lightgbm, to_xgboost
 from grandrounds.runs.model import TrainedModel
 from tests.models.random_trees import CATEGORIES, FEATURES, NUMBERS, random_arrays, random_rows, tree_model
 from tests.support import refused

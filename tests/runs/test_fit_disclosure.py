@@ -8,8 +8,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.privacy.disclosures import list_disclosures
+from grandrounds.capabilities.statistics.methods import exchange
 from grandrounds.core.plan import Settings
-from grandrounds.methods.exact import exchange
 from grandrounds.runs.evaluation import exact_privacy
 from tests.store import finished
 from tests.support import patients

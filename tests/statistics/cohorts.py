@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from lifelines.datasets import load_gbsg2, load_lung
 
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.core.arrays import Array
-from grandrounds.statistics.question import Rows
 
 
 @dataclass(frozen=True, eq=False)

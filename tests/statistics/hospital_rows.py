@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.data.sets import heart
-from grandrounds.statistics.question import Rows
 
 HEART = (
     "age", "sex=male", "resting_bp", "cholesterol", "high_fasting_sugar=yes", "max_heart_rate", "exercise_angina=yes",

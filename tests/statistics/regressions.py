@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.estimates import Estimates
-from grandrounds.statistics.glm import fit_glm
-from grandrounds.statistics.glm_terms import GLMTerms
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.estimates import Estimates
+from grandrounds.capabilities.statistics.glm import fit_glm
+from grandrounds.capabilities.statistics.glm_terms import GLMTerms
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.question import BOUND, Blocks, Fit, Question, Record, Rows, Total, check_blocks
 from grandrounds.privacy.secagg.ring import Scale
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.question import BOUND, Blocks, Fit, Question, Record, Rows, Total, check_blocks
 
 T = TypeVar("T")
 

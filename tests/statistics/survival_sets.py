@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from lifelines.datasets import load_gbsg2, load_lung
 
-from grandrounds.statistics.question import Rows
+from grandrounds.capabilities.statistics.question import Rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.models.columns import Column, read_columns
-from grandrounds.statistics import ANSWERS, GROUP_ANSWERS, boosting_answers
-from grandrounds.statistics.boosting import find_scale, fit_trees
-from grandrounds.statistics.boosting_answers import LEVEL
-from grandrounds.statistics.boosting_bins import choose_edges
-from grandrounds.statistics.boosting_result import TreesResult, read_effects
-from grandrounds.statistics.boosting_terms import PRESETS, trees_terms
-from grandrounds.statistics.question import Record, RowGroup, Rows, Total, check_blocks, fit_in_memory
+from grandrounds.capabilities.statistics import boosting_answers
+from grandrounds.capabilities.statistics.answers import ANSWERS, GROUP_ANSWERS
+from grandrounds.capabilities.statistics.boosting import find_scale, fit_trees
+from grandrounds.capabilities.statistics.boosting_answers import LEVEL
+from grandrounds.capabilities.statistics.boosting_bins import choose_edges
+from grandrounds.capabilities.statistics.boosting_result import TreesResult, read_effects
+from grandrounds.capabilities.statistics.boosting_terms import PRESETS, trees_terms
+from grandrounds.capabilities.statistics.models.columns import Column, read_columns
+from grandrounds.capabilities.statistics.question import Record, RowGroup, Rows, Total, check_blocks, fit_in_memory
 from tests.statistics.hospital_rows import heart_rows
 from tests.support import refused
 

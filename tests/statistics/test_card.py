@@ -7,13 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.card import CardResult, card_options, card_terms, fit_card
+from grandrounds.capabilities.statistics.methods.options import CardOptions, GAMOptions
+from grandrounds.capabilities.statistics.models.card import CardModel, meet_terms
+from grandrounds.capabilities.statistics.models.columns import Column
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.exact.options import CardOptions, GAMOptions
-from grandrounds.models.card import CardModel, meet_terms
-from grandrounds.models.columns import Column
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.card import CardResult, card_options, card_terms, fit_card
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 
 COLUMNS = (

@@ -7,7 +7,7 @@ import pytest
 
 from card import BARS, arithmetic_differs, fit
 from folds import FOLDS, auroc, make_fold
-from grandrounds.statistics.question import Record
+from grandrounds.capabilities.statistics.question import Record
 
 
 def mean_auroc(route: str, terms: int) -> float:

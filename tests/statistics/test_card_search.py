@@ -7,9 +7,9 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics import card_search
+from grandrounds.capabilities.statistics.card_search import RIDGE, drop_repeats, find_risks, round_points, search_steps
 from grandrounds.metrics.statistics import share_interval
-from grandrounds.statistics import card_search
-from grandrounds.statistics.card_search import RIDGE, drop_repeats, find_risks, round_points, search_steps
 
 
 def problem(seed: int, *, rows: int = 300, steps: int = 10) -> tuple[np.ndarray, np.ndarray]:

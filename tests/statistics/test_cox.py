@@ -9,10 +9,10 @@ import pytest
 from lifelines import CoxPHFitter
 from statsmodels.duration.hazard_regression import PHReg
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox, fit_rows
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.cox import CoxTerms, fit_cox, fit_rows
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 from tests.statistics.survival_sets import SETS, gbsg2, lung, make_set, tcga
 

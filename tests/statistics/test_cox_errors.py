@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from lifelines import CoxPHFitter
 
+from grandrounds.capabilities.statistics import cox_penalty
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.cox import CoxTerms, compute_own_baseline, fit_cox
+from grandrounds.capabilities.statistics.question import Question, Record, Rows, Total, check_blocks, fit_in_memory
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS, cox_penalty
-from grandrounds.statistics.cox import CoxTerms, compute_own_baseline, fit_cox
-from grandrounds.statistics.question import Question, Record, Rows, Total, check_blocks, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 from tests.statistics.survival_sets import gbsg2, lung, make_set
 

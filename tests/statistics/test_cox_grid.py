@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from lifelines import CoxPHFitter
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.brier import Baseline
+from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox
+from grandrounds.capabilities.statistics.cox_intervals import merge_cells
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.brier import Baseline
-from grandrounds.statistics.cox import CoxTerms, fit_cox
-from grandrounds.statistics.cox_intervals import merge_cells
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 from tests.statistics.survival_sets import SETS, gbsg2, lung, tcga
 

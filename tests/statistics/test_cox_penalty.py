@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from lifelines.utils import concordance_index
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox, fit_rows
+from grandrounds.capabilities.statistics.cox_penalty import choose_penalty, deal_folds
+from grandrounds.capabilities.statistics.partial_likelihood import compute_score, place_by_own_times
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.cox import CoxTerms, fit_cox, fit_rows
-from grandrounds.statistics.cox_penalty import choose_penalty, deal_folds
-from grandrounds.statistics.partial_likelihood import compute_score, place_by_own_times
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 from tests.statistics.survival_sets import lung, make_set, tcga
 

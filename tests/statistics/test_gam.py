@@ -11,6 +11,14 @@ import pytest
 from scipy.interpolate import BSpline
 from scipy.optimize import isotonic_regression, minimize
 
+from grandrounds.capabilities.statistics import gam, gam_penalties
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.gam import GAMTerms, fit_gam, gam_terms
+from grandrounds.capabilities.statistics.gam_counts import find_knots, find_octaves, place_cuts
+from grandrounds.capabilities.statistics.gam_result import GAMResult, merge_cells, project_isotonic, shorten
+from grandrounds.capabilities.statistics.models.columns import Column, find_columns, read_columns
+from grandrounds.capabilities.statistics.models.gam import AdditiveModel
+from grandrounds.capabilities.statistics.question import Record, Rows, Total, fit_in_memory
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import COUNT, REGRESSION
 from grandrounds.data.dataset import build_dataset
@@ -19,13 +27,6 @@ from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.models.columns import Column, find_columns, read_columns
-from grandrounds.models.gam import AdditiveModel
-from grandrounds.statistics import ANSWERS, gam, gam_penalties
-from grandrounds.statistics.gam import GAMTerms, fit_gam, gam_terms
-from grandrounds.statistics.gam_counts import find_knots, find_octaves, place_cuts
-from grandrounds.statistics.gam_result import GAMResult, merge_cells, project_isotonic, shorten
-from grandrounds.statistics.question import Record, Rows, Total, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 
 OPTIONS: dict[str, Any] = {"splines": 6, "monotone": {}, "columns": None, "gamma": 1.5}
@@ -97,7 +98,7 @@ def test_at_fixed_penalties_it_is_the_penalised_maximum_of_the_pooled_rows(famil
     monkeypatch.setattr(gam_penalties, "ITERATIONS", 0)
     monkeypatch.setattr(gam_penalties, "_ALONE", 0)
     monkeypatch.setattr(gam, "CLOSE", 1e-9)
-    monkeypatch.setattr("grandrounds.statistics.gam_result.UNUSED", 0.0)
+    monkeypatch.setattr("grandrounds.capabilities.statistics.gam_result.UNUSED", 0.0)
     result = fit(gam_terms(OPTIONS, some, **more), deal(Rows(rows.x, y), hospital))
     values, a = read_columns(rows.x, some), result.arrays
     blocks, penalty = [np.ones((len(y), 1))], [np.zeros((1, 1))]

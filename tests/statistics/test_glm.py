@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
+from grandrounds.capabilities.statistics.estimates import INTERCEPT, PATIENTS_APART
+from grandrounds.capabilities.statistics.glm import fit_rows
+from grandrounds.capabilities.statistics.glm_terms import GLMTerms
+from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics.estimates import INTERCEPT, PATIENTS_APART
-from grandrounds.statistics.glm import fit_rows
-from grandrounds.statistics.glm_terms import GLMTerms
-from grandrounds.statistics.question import Rows
 from tests.statistics.hospital_rows import EICU, HEART, by_site, diabetes_rows, eicu_rows, heart_rows
 from tests.statistics.regressions import assert_equal_to_pooled, drive, errors_of
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.glm import fit_glm
+from grandrounds.capabilities.statistics.glm_terms import TAU2, GLMTerms, check_terms
+from grandrounds.capabilities.statistics.question import Question, Total
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.glm import fit_glm
-from grandrounds.statistics.glm_terms import TAU2, GLMTerms, check_terms
-from grandrounds.statistics.question import Question, Total
 from tests.statistics.hospital_rows import HEART, by_site, heart_rows
 from tests.statistics.regressions import assert_equal_to_pooled, drive, errors_of
 
@@ -312,7 +312,7 @@ def test_a_fit_is_a_function_of_its_totals():
 
 
 def test_a_step_that_lowers_the_log_likelihood_is_halved():
-    from grandrounds.statistics.newton import Path
+    from grandrounds.capabilities.statistics.newton import Path
 
     path = Path(np.zeros(1), np.zeros(1))
     path.advance(np.array([4.0]), np.eye(1), -10.0)

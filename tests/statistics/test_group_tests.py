@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.statistics.group_tests import (
+from grandrounds.capabilities.statistics.group_tests import (
     GroupTest,
     compare_counts,
     compare_means,

@@ -11,9 +11,17 @@ import statsmodels.api as sm
 from scipy import stats
 from statsmodels.stats.meta_analysis import combine_effects
 
-from grandrounds.statistics import ANSWERS, meta
-from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, answer_meta, choose_errors, estimate_site, fit_meta
-from grandrounds.statistics.question import Record, Rows, Total, fit_in_memory
+from grandrounds.capabilities.statistics import meta
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.meta import (
+    MetaAnalysis,
+    MetaTerms,
+    answer_meta,
+    choose_errors,
+    estimate_site,
+    fit_meta,
+)
+from grandrounds.capabilities.statistics.question import Record, Rows, Total, fit_in_memory
 from tests.statistics.hospital_rows import HEART, by_site, heart_rows
 from tests.statistics.ring import fit_in_ring
 from tests.support import refused

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from grandrounds.models.columns import Column
-from grandrounds.models.gam import AdditiveModel
-from grandrounds.statistics.own_shapes import FALSE_ALARMS, INTERCEPT, fit_own_shapes
+from grandrounds.capabilities.statistics.models.columns import Column
+from grandrounds.capabilities.statistics.models.gam import AdditiveModel
+from grandrounds.capabilities.statistics.own_shapes import FALSE_ALARMS, INTERCEPT, fit_own_shapes
 
 SPLINES = 6
 COLUMNS = (

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.models.columns import Column
-from grandrounds.models.steps import step_bins
-from grandrounds.statistics.private_scores import VARIANCES, ScoreBins, count_cells, count_sensitivity, fit_scores
+from grandrounds.capabilities.statistics.models.columns import Column
+from grandrounds.capabilities.statistics.models.steps import step_bins
+from grandrounds.capabilities.statistics.private_scores import (
+    VARIANCES,
+    ScoreBins,
+    count_cells,
+    count_sensitivity,
+    fit_scores,
+)
 from tests.support import refused
 
 COLUMNS = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.statistics.meta import combine_estimates
-from grandrounds.statistics.site_auroc import combine_auroc, read_logit
+from grandrounds.capabilities.statistics.meta import combine_estimates
+from grandrounds.metrics.site_auroc import combine_auroc, read_logit
 
 
 def figures(auroc: float, half: float) -> dict[str, float]:

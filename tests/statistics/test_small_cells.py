@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.statistics.small_cells import hide_cells, hide_groups
+from grandrounds.capabilities.statistics.small_cells import hide_cells, hide_groups
 
 
 def hide(counts):

@@ -11,12 +11,12 @@ from lifelines.statistics import multivariate_logrank_test
 from lifelines.utils import median_survival_times, restricted_mean_survival_time
 from statsmodels.duration.survfunc import survdiff
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, estimate_curve, fit_kaplan_meier
+from grandrounds.capabilities.statistics.log_rank import compare_within_sites
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
+from grandrounds.capabilities.statistics.time_counts import TimeCounts, ask_time_counts, count_small_cells, merge_cells
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.kaplan_meier import KaplanMeier, estimate_curve, fit_kaplan_meier
-from grandrounds.statistics.log_rank import compare_within_sites
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
-from grandrounds.statistics.time_counts import TimeCounts, ask_time_counts, count_small_cells, merge_cells
 from tests.statistics.cohorts import Cohort, gbsg2, lung, tcga
 
 SETS = [lung, gbsg2, pytest.param(tcga, marks=pytest.mark.data("fed_tcga_brca"))]

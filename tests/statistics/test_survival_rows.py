@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from grandrounds.capabilities.statistics.survival_rows import SurvivalRequest, read_survival_rows
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.statistics.survival_rows import SurvivalRequest, read_survival_rows
 
 COLUMNS = {
     "days": [5, 3, 8, 2, 9, 4],

@@ -13,19 +13,19 @@ from lifelines import CoxPHFitter, KaplanMeierFitter
 from lifelines.utils import concordance_index
 from scipy import integrate
 
-from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.brier import Baseline, CensoringCurve, fit_baseline
-from grandrounds.statistics.concordance import (
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.brier import Baseline, CensoringCurve, fit_baseline
+from grandrounds.capabilities.statistics.concordance import (
     count_binned_pairs,
     count_pairs,
     find_score_histogram,
     fit_concordance,
     fit_concordance_across,
 )
-from grandrounds.statistics.question import Record, Rows, fit_in_memory
-from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
-from grandrounds.statistics.time_counts import TimeCounts, count_by_cell
+from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
+from grandrounds.capabilities.statistics.survival_scores import SurvivalScores, fit_survival_scores
+from grandrounds.capabilities.statistics.time_counts import TimeCounts, count_by_cell
+from grandrounds.core.errors import BadInput
 from tests.statistics.cohorts import Cohort, gbsg2, lung, tcga
 
 SETS = [lung, gbsg2, pytest.param(tcga, marks=pytest.mark.data("fed_tcga_brca"))]

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.question import Record, Rows, Total, fit_in_memory
+from grandrounds.capabilities.statistics.table_one import fit_table_one
+from grandrounds.capabilities.statistics.table_result import TableOne
+from grandrounds.capabilities.statistics.table_rows import TableRequest, choose_terms, read_rows, split_sites
+from grandrounds.capabilities.statistics.table_terms import CategoricalColumn, NumericColumn, TableTerms
 from grandrounds.data.sets import heart
 from grandrounds.data.table import Table, to_text
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.question import Record, Rows, Total, fit_in_memory
-from grandrounds.statistics.table_one import fit_table_one
-from grandrounds.statistics.table_result import TableOne
-from grandrounds.statistics.table_rows import TableRequest, choose_terms, read_rows, split_sites
-from grandrounds.statistics.table_terms import CategoricalColumn, NumericColumn, TableTerms
 from tests.support import refused
 
 NUMBERS = ("age", "resting_bp", "cholesterol", "max_heart_rate", "st_depression")

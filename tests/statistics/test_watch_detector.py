@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.statistics.watch import Detector, Reference, Rows, State, calibrate, guaranteed_limit
-from grandrounds.statistics.watch.detector import choose
+from grandrounds.capabilities.watch.statistics import Detector, Reference, Rows, State, calibrate, guaranteed_limit
+from grandrounds.capabilities.watch.statistics.detector import choose
 from tests.statistics.test_watch_reference import build, patients
 from tests.support import refused
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.statistics.watch import Reference, Rows
-from grandrounds.statistics.watch.checks import INPUT_KINDS
-from grandrounds.statistics.watch.tilts import recalibrate
-from grandrounds.statistics.watch.variables import FIRST, NUMBER, number
+from grandrounds.capabilities.watch.statistics import Reference, Rows
+from grandrounds.capabilities.watch.statistics.checks import INPUT_KINDS
+from grandrounds.capabilities.watch.statistics.tilts import recalibrate
+from grandrounds.capabilities.watch.statistics.variables import FIRST, NUMBER, number
 from tests.support import refused
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.concordance import count_pairs
 from grandrounds.core.arrays import Array, load
 from grandrounds.data.sets import tcga
 from grandrounds.data.sets.tcga import FEATURES, REGIONS
-from grandrounds.statistics.concordance import count_pairs
 from grandrounds_studies.study import Measure
 
 if TYPE_CHECKING:

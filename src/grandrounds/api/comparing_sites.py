@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.api.describing import read_source
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings
+from grandrounds.capabilities.statistics.api.describing import read_source
 from grandrounds.core.errors import BadInput
 from grandrounds.core.sources import DATA_FRAME
 from grandrounds.data.agreement.bins import YEARS, AgreedBins

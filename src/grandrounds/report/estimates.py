@@ -11,9 +11,9 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
-    from grandrounds.statistics.estimates import Coefficient, Estimates
-    from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
-    from grandrounds.statistics.survival_scores import SurvivalScores
+    from grandrounds.capabilities.statistics.estimates import Coefficient, Estimates
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
+    from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
 
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """The ratio that e^coefficient is, by model; a linear model has none."""
@@ -112,7 +112,7 @@ class EstimatesRecord:
 
 
 def _read_scores(values: Mapping[str, Any] | None) -> SurvivalScores | None:
-    from grandrounds.statistics.survival_scores import SurvivalScores
+    from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
 
     return SurvivalScores.from_dict(values) if values else None
 
@@ -147,7 +147,7 @@ def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
     values = summary.get("estimates")
     if not values:
         return None
-    from grandrounds.statistics.estimates import Estimates
+    from grandrounds.capabilities.statistics.estimates import Estimates
 
     found = values.get("heterogeneity") or None
     try:
@@ -167,14 +167,14 @@ def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
 
 
 def _read_meta(values: Mapping[str, Any]) -> MetaAnalysis:
-    from grandrounds.statistics.meta import MetaAnalysis
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis
 
     return MetaAnalysis.from_dict(values)
 
 
 def is_intercept(coefficient: Coefficient) -> bool:
     """Tell whether a coefficient is the intercept."""
-    from grandrounds.statistics.estimates import INTERCEPT
+    from grandrounds.capabilities.statistics.estimates import INTERCEPT
 
     return coefficient.name == INTERCEPT
 

@@ -22,7 +22,7 @@ from grandrounds.metrics.within_hospitals import WITHIN
 from grandrounds.report.outcome import percent, task_of_run
 
 if TYPE_CHECKING:
-    from grandrounds.statistics.site_auroc import SiteAUROC
+    from grandrounds.metrics.site_auroc import SiteAUROC
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -373,7 +373,7 @@ def _read_score(figures: Figures, metric: str) -> Estimate | None:
 def _combine(per_site: Mapping[str, Figures], task: str) -> SiteAUROC | None:
     if task != CLASSIFICATION:
         return None
-    from grandrounds.statistics.site_auroc import combine_auroc
+    from grandrounds.metrics.site_auroc import combine_auroc
 
     return combine_auroc({site: m for site, m in per_site.items() if is_defined(m.get("count")) and m["count"] > 0})
 

@@ -11,7 +11,7 @@ from grandrounds.core.errors import visible
 from grandrounds.report.tables import survival_table
 
 if TYPE_CHECKING:  # statistics import scipy, and pages are drawn without it
-    from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
+    from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
 
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
           "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}  # fmt: skip

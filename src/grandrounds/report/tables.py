@@ -12,10 +12,10 @@ from grandrounds.report.document import table, td, text_cell
 from grandrounds.report.estimates import describe_p, heterogeneity_head, heterogeneity_note, heterogeneity_rows
 
 if TYPE_CHECKING:  # importing them takes scipy, which most reports do not need
-    from grandrounds.statistics.kaplan_meier import Estimate, KaplanMeier, SurvivalCurve
-    from grandrounds.statistics.log_rank import LogRank
-    from grandrounds.statistics.meta import MetaAnalysis
-    from grandrounds.statistics.table_result import TableOne
+    from grandrounds.capabilities.statistics.kaplan_meier import Estimate, KaplanMeier, SurvivalCurve
+    from grandrounds.capabilities.statistics.log_rank import LogRank
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis
+    from grandrounds.capabilities.statistics.table_result import TableOne
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def read_table_one(summary: Mapping[str, Any]) -> TableOne | None:
     values = summary.get("table1")
     if not values:
         return None
-    from grandrounds.statistics.table_result import TableOne
+    from grandrounds.capabilities.statistics.table_result import TableOne
 
     try:
         return TableOne.from_dict(values)
@@ -101,7 +101,7 @@ def read_survival(summary: Mapping[str, Any]) -> KaplanMeier | None:
     values = summary.get("survival")
     if not values or "overall" not in values:
         return None
-    from grandrounds.statistics.kaplan_meier import KaplanMeier
+    from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier
 
     try:
         return KaplanMeier.from_dict(values)
@@ -153,7 +153,7 @@ def selection_table(summary: Mapping[str, Any]) -> TextTable | None:
 
 def _few(count: int) -> str:
     """Write a count; below the smallest that a table shows, that it is smaller."""
-    from grandrounds.statistics.small_cells import LEAST
+    from grandrounds.capabilities.statistics.small_cells import LEAST
 
     return f"<{LEAST}" if 0 < count < LEAST else f"{count:,}"
 

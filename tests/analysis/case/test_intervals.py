@@ -11,8 +11,8 @@ import pytest
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.case_page import case_page
 from grandrounds.analysis.case.intervals import intercept_note, matching_estimates, score_errors
+from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
 from grandrounds.runs.run import load_run
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
 from tests.analysis.case.test_case import by_hand, made
 from tests.command import rounds
 from tests.store import copied, shared_folder

@@ -19,10 +19,10 @@ from grandrounds.analysis.watch.record import BASELINE, LEDGER, STATE, STATUS, W
 from grandrounds.analysis.watch.signer import find_signer
 from grandrounds.analysis.watch.site_watch import PatientColumns, open_watch
 from grandrounds.analysis.watch.sources import Source
+from grandrounds.capabilities.watch.statistics import calibrate
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
 from grandrounds.runs.run_rows import RunRows
-from grandrounds.statistics.watch import calibrate
 from tests.store import copied, finished, shared_folder
 from tests.support import bright_squares, patients, refused, slow
 

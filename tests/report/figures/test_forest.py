@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from grandrounds.capabilities.statistics.estimates import Coefficient
+from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
 from grandrounds.report import figures
-from grandrounds.statistics.estimates import Coefficient
-from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
 from tests.report.figures import trace
 from tests.support import refused
 

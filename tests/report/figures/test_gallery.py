@@ -11,6 +11,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision
 from grandrounds.report import figures
@@ -19,7 +20,6 @@ from grandrounds.report.figure import MIME, Figure
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
 from grandrounds.report.style import COLOURS, MORE_COLOURS, ON_DARK
-from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
 from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, selected, weighed

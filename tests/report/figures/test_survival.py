@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from grandrounds.capabilities.statistics.concordance import Concordance
+from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
+from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
 from grandrounds.report import figures
 from grandrounds.report.figures.survival import choose_ticks, describe_log_rank
-from grandrounds.statistics.concordance import Concordance
-from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
-from grandrounds.statistics.survival_scores import SurvivalScores
 from tests.report.survival import BY_DAY, LOG_RANK, ON_BINS, SCORES
 from tests.support import refused
 

@@ -16,6 +16,7 @@ from grandrounds.analysis.attacks.findings import (
     AttackedRun,
     StatisticAttack,
 )
+from grandrounds.capabilities.statistics.small_cells import LEAST
 from grandrounds.core.arrays import Array, read_file
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
@@ -23,7 +24,6 @@ from grandrounds.data.summary import grid_index
 from grandrounds.metrics.classification import bin_index
 from grandrounds.privacy.attacks.membership import confidence
 from grandrounds.privacy.attacks.reconstruction import alone_in_cell
-from grandrounds.statistics.small_cells import LEAST
 
 CELLS = "cells of one patient"
 _COUNTED = ("n", "count", "counts", "rows", "events", "at_risk", "missing")

@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 
 from grandrounds.analysis.attacks.findings import AttackedRun, StatisticAttack
+from grandrounds.capabilities.statistics.answers import ANSWERS
+from grandrounds.capabilities.statistics.boosting_answers import LEVEL
+from grandrounds.capabilities.statistics.methods.site import build_rows
+from grandrounds.capabilities.statistics.newton import count_upper, unpack_upper
+from grandrounds.capabilities.statistics.question import Blocks, Question, Rows, Total, check_blocks
 from grandrounds.core.arrays import Array
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.site import build_rows
 from grandrounds.privacy.attacks.reconstruction import (
     REBUILT,
     link_equal,
@@ -31,10 +35,6 @@ from grandrounds.privacy.attacks.reconstruction import (
 )
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.prepare import prepare
-from grandrounds.statistics import ANSWERS
-from grandrounds.statistics.boosting_answers import LEVEL
-from grandrounds.statistics.newton import count_upper, unpack_upper
-from grandrounds.statistics.question import Blocks, Question, Rows, Total, check_blocks
 
 FEWEST = 5
 """Columns that are linked for a patient to count as exposed."""
@@ -243,9 +243,9 @@ def _read_times(blocks: Blocks, x: Array) -> Array:
 def _link_trees(
     attacked: AttackedRun, trees: Mapping[int, SeenRound], edges: Any, x: Array, y: Array
 ) -> tuple[int, float, float]:
-    from grandrounds.models.column_trees import bin_values
-    from grandrounds.models.columns import find_columns, read_columns
-    from grandrounds.statistics.boosting_question import unpack_edges
+    from grandrounds.capabilities.statistics.boosting_question import unpack_edges
+    from grandrounds.capabilities.statistics.models.column_trees import bin_values
+    from grandrounds.capabilities.statistics.models.columns import find_columns, read_columns
 
     encoding: Any = attacked.run.model.encoding
     bins = bin_values(read_columns(x, find_columns(encoding)), *unpack_edges(*edges))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.estimates import Estimates
 from grandrounds.core.arrays import Array
 from grandrounds.report.estimates import is_intercept, read_estimates
-from grandrounds.statistics.estimates import Estimates
 
 _SAME = 1e-4  # relative difference of a model's weights to the estimates: float32 and rounding
 _TAIL = 0.975

@@ -12,8 +12,7 @@ from grandrounds.analysis.watch import words
 from grandrounds.analysis.watch.patients import WatchedColumn
 from grandrounds.analysis.watch.sums import OutcomeFigures, SumLayout, outcome_figures
 from grandrounds.analysis.watch.words import Place
-from grandrounds.core.arrays import Array
-from grandrounds.statistics.watch import (
+from grandrounds.capabilities.watch.statistics import (
     CALIBRATION,
     DISCRIMINATION,
     EXPLANATION,
@@ -28,6 +27,7 @@ from grandrounds.statistics.watch import (
     Check,
     Signal,
 )
+from grandrounds.core.arrays import Array
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "missing values": (MISSING,),

@@ -15,6 +15,8 @@ from grandrounds.analysis.watch.observer import Observer
 from grandrounds.analysis.watch.patients import Patients, outcome_words
 from grandrounds.analysis.watch.record import BASELINE
 from grandrounds.audit.files import hash_file
+from grandrounds.capabilities.watch.statistics import Reference, Rows, calibrate
+from grandrounds.capabilities.watch.statistics.reference import LEAST_PATIENTS
 from grandrounds.core.arrays import Array, decode, encode, read_file, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
@@ -25,8 +27,6 @@ from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.run_rows import RunRows, base_name, read_patients, row_sites, row_source
 from grandrounds.site.tasks import tasks_of
-from grandrounds.statistics.watch import Reference, Rows, calibrate
-from grandrounds.statistics.watch.reference import LEAST_PATIENTS
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.watch.statistics import Rows
+from grandrounds.capabilities.watch.statistics.rows import UNSEEN_CATEGORY
 from grandrounds.core.arrays import Array
 from grandrounds.data.images import ImageSet
 from grandrounds.data.table import Table, to_text
-from grandrounds.statistics.watch import Rows
-from grandrounds.statistics.watch.rows import UNSEEN_CATEGORY
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,20 @@ from grandrounds.analysis.watch.baseline import Baseline
 from grandrounds.analysis.watch.patients import WatchedColumn
 from grandrounds.analysis.watch.record import LEDGER, STATUS, WatchRecord
 from grandrounds.analysis.watch.state import WatchState
+from grandrounds.capabilities.watch.statistics import ALARMS as AIM
+from grandrounds.capabilities.watch.statistics import (
+    EXPLANATION,
+    MISSING,
+    PATIENTS,
+    RANGE,
+    SHIFT,
+    UNSEEN,
+    Check,
+    Reference,
+)
+from grandrounds.capabilities.watch.statistics.checks import UP
 from grandrounds.core.arrays import Array, read_json
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics.watch import ALARMS as AIM
-from grandrounds.statistics.watch import EXPLANATION, MISSING, PATIENTS, RANGE, SHIFT, UNSEEN, Check, Reference
-from grandrounds.statistics.watch.checks import UP
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

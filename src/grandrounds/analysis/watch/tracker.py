@@ -15,8 +15,8 @@ from grandrounds.analysis.watch.sources import Keys
 from grandrounds.analysis.watch.state import Timeline, Waiting, WatchState
 from grandrounds.analysis.watch.sums import Blocks, SumLayout, outcome_rows
 from grandrounds.analysis.watch.words import Place
+from grandrounds.capabilities.watch.statistics import Detector, Reference, Rows, Signal, State
 from grandrounds.core.arrays import Array
-from grandrounds.statistics.watch import Detector, Reference, Rows, Signal, State
 
 POINT = 20
 """Patients between two points of the timeline."""

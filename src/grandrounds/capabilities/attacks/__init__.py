@@ -8,6 +8,6 @@ CAPABILITY = Capability(
     budget=4_000,
     page="attacks.md",
     commands={
-        "attack": Command("grandrounds.capabilities.attacks.commands:register", panel="Trust", after="privacy"),
+        "attack": Command(f"{__name__}.commands:register", panel="Trust", after="privacy"),
     },
 )

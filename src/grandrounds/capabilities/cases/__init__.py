@@ -12,7 +12,7 @@ CAPABILITY = Capability(
         "explain_site": "grandrounds.analysis.case.case:explain_site",
     },
     commands={
-        "explain": Command("grandrounds.capabilities.cases.commands:register", panel="Inspect", after="report"),
+        "explain": Command(f"{__name__}.commands:register", panel="Inspect", after="report"),
         "explain masks": Command("grandrounds.cli.images:masks_app"),
         "explain maps": Command("grandrounds.cli.images:maps_app"),
     },

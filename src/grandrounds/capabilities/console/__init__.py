@@ -8,6 +8,6 @@ CAPABILITY = Capability(
     budget=10_000,
     page="console.md",
     commands={
-        "console": Command("grandrounds.capabilities.console.commands:register", panel="Inspect", after="explain"),
+        "console": Command(f"{__name__}.commands:register", panel="Inspect", after="explain"),
     },
 )

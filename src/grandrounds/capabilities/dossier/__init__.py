@@ -12,7 +12,7 @@ CAPABILITY = Capability(
         "verify_dossier": "grandrounds.api.dossiers:verify_dossier",
     },
     commands={
-        "models": Command("grandrounds.capabilities.dossier.commands.models:app", panel="Trust"),
-        "dossier": Command("grandrounds.capabilities.dossier.commands.dossier:register", panel="Trust", after="withdraw"),
+        "models": Command(f"{__name__}.commands.models:app", panel="Trust"),
+        "dossier": Command(f"{__name__}.commands.dossier:register", panel="Trust", after="withdraw"),
     },
 )

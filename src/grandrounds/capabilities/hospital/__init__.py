@@ -8,9 +8,9 @@ CAPABILITY = Capability(
     budget=13_500,
     page="hospitals.md",
     commands={
-        "provision": Command("grandrounds.capabilities.hospital.commands.provision:app", panel="Deploy"),
-        "server": Command("grandrounds.capabilities.hospital.commands.server:register", panel="Deploy", after="provision"),
-        "site": Command("grandrounds.capabilities.hospital.commands.site:app", panel="Deploy", after="server"),
+        "provision": Command(f"{__name__}.commands.provision:app", panel="Deploy"),
+        "server": Command(f"{__name__}.commands.server:register", panel="Deploy", after="provision"),
+        "site": Command(f"{__name__}.commands.site:app", panel="Deploy", after="server"),
     },
-    at_sites={"withdraw": "grandrounds.capabilities.hospital.commands.server:withdraw_at_sites"},
+    at_sites={"withdraw": f"{__name__}.commands.server:withdraw_at_sites"},
 )

@@ -8,7 +8,7 @@ CAPABILITY = Capability(
     budget=2_500,
     page="quality.md",
     commands={
-        "quality": Command("grandrounds.capabilities.quality.commands:register", panel="Data", after="scans"),
+        "quality": Command(f"{__name__}.commands:register", panel="Data", after="scans"),
     },
     methods={
         "quality": "grandrounds.methods.quality.server:Quality",

@@ -75,7 +75,7 @@ def quality(
     run = _find_run(source)
     if run is None:
         from grandrounds.api.comparing_sites import compare_sites
-        from grandrounds.cli.table1 import read_rows
+        from grandrounds.capabilities.statistics.commands.table1 import read_rows
 
         run = compare_sites(
             read_rows(source, table, query, reading, command="quality"),

@@ -11,7 +11,7 @@ CAPABILITY = Capability(
         "cohort_table": "grandrounds.api.cohorts:cohort_table",
     },
     commands={
-        "cohort": Command("grandrounds.capabilities.sources.commands.cohort:app", panel="Data", after="data"),
+        "cohort": Command(f"{__name__}.commands.cohort:app", panel="Data", after="data"),
         "scans": Command("grandrounds.cli.scans:app", panel="Data", after="cohort"),
     },
     readers={

@@ -8,10 +8,10 @@ CAPABILITY = Capability(
     budget=1_800,
     page="experiments.md",
     names={
-        "tune": "grandrounds.capabilities.tuning.api:tune",
-        "TuningResult": "grandrounds.capabilities.tuning.trial:TuningResult",
+        "tune": f"{__name__}.api:tune",
+        "TuningResult": f"{__name__}.trial:TuningResult",
     },
     commands={
-        "tune": Command("grandrounds.capabilities.tuning.commands:register", panel="Train", after="compare"),
+        "tune": Command(f"{__name__}.commands:register", panel="Train", after="compare"),
     },
 )

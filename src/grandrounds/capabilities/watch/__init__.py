@@ -13,8 +13,8 @@ CAPABILITY = Capability(
         "watch_consortium": "grandrounds.api.watching:watch_consortium",
     },
     commands={
-        "watch": Command("grandrounds.capabilities.watch.commands.watch:register", panel="Use", after="evaluate"),
-        "recalibrate": Command("grandrounds.capabilities.watch.commands.recalibrate:register", panel="Use", after="watch"),
+        "watch": Command(f"{__name__}.commands.watch:register", panel="Use", after="evaluate"),
+        "recalibrate": Command(f"{__name__}.commands.recalibrate:register", panel="Use", after="watch"),
     },
     methods={
         "watch": "grandrounds.methods.watch.server:Watch",

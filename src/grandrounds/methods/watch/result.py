@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.small_cells import hide_cells
 from grandrounds.core.arrays import Array
 from grandrounds.data.encoding import Encoding
 from grandrounds.methods.watch.comparison import Comparison, holm, stability_index
 from grandrounds.methods.watch.site import CALIBRATION, EVENTS, EXPLANATION, MEANS, RESIDUAL, SCORE, WatchLayout
-from grandrounds.statistics.small_cells import hide_cells
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.small_cells import hide_cells
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
@@ -48,7 +49,6 @@ from grandrounds.site.evaluate import score
 from grandrounds.site.platt import LIMIT
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 from grandrounds.site.stack import Patients
-from grandrounds.statistics.small_cells import hide_cells
 
 _log = logging.getLogger("grandrounds.site")
 

@@ -10,7 +10,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.report.style import COLOURS, QUIET, category, labels, layout, safe
 
 if TYPE_CHECKING:
-    from grandrounds.statistics.estimates import Coefficient, Estimates
+    from grandrounds.capabilities.statistics.estimates import Coefficient, Estimates
 
 _TOP = 40
 

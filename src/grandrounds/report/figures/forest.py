@@ -12,8 +12,8 @@ from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, category, labels, layout, safe
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
-    from grandrounds.statistics.estimates import Coefficient
-    from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
+    from grandrounds.capabilities.statistics.estimates import Coefficient
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
 
 _COMMON, _FIXED, _RANDOM, _NEW = (
     "all rows (common fit)",

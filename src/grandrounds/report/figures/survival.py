@@ -11,9 +11,9 @@ from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, INK, QUIET, SITE_COLOURS, category, labels, layout, safe
 
 if TYPE_CHECKING:  # statistics import scipy, and pages are drawn without it
-    from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
-    from grandrounds.statistics.log_rank import LogRank
-    from grandrounds.statistics.survival_scores import SurvivalScores
+    from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
+    from grandrounds.capabilities.statistics.log_rank import LogRank
+    from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
 
 _MOST_TICKS = 8
 _ROW = 20

@@ -102,7 +102,7 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
         raise MissingFact(
             "with three or more classes the AUROC of a site has no interval, so I-squared is not computed"
         )
-    from grandrounds.statistics.site_auroc import combine_auroc
+    from grandrounds.metrics.site_auroc import combine_auroc
 
     source = facts.value(SUMMARY, "per_site")
     per_site = {
@@ -115,7 +115,7 @@ def state_heterogeneity(facts: Facts) -> Iterator[Statement]:
         raise MissingFact(
             f"{len(found.sites)} of {len(per_site)} sites have an AUROC with an interval; I-squared needs three"
         )
-    rule = "random-effects meta-analysis of logit AUROCs (grandrounds.statistics.site_auroc)"
+    rule = "random-effects meta-analysis of logit AUROCs (grandrounds.metrics.site_auroc)"
     mean = f"{found.estimate:.3f} (95% CI {found.low:.3f} to {found.high:.3f})"
     yield say(
         "Over {sites} sites the mean AUROC is {mean}.",

@@ -10,7 +10,7 @@ from grandrounds.analysis.dossier.evidence import WATCH, WATCH_LEDGERS
 from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.dossier.statement import MissingFact, Statement, Table, Value, cite_page, say
 from grandrounds.audit.watch_entry import ACKNOWLEDGE, ACTION, ALARM, SILENCE, START
-from grandrounds.statistics.watch.checks import (
+from grandrounds.capabilities.watch.statistics.checks import (
     CALIBRATION,
     DISCRIMINATION,
     EXPLANATION,
@@ -23,7 +23,7 @@ from grandrounds.statistics.watch.checks import (
     SCORE,
     SHARES,
 )
-from grandrounds.statistics.watch.threshold import ALARMS, PATIENTS
+from grandrounds.capabilities.watch.statistics.threshold import ALARMS, PATIENTS
 
 _COMMAND = "rounds watch RUN --table NEW --site SITE"
 _START = f"no watch of a site is in the evidence (`{_COMMAND}` starts one; with a privacy budget it stays at the site)"

@@ -29,6 +29,7 @@ from grandrounds.capabilities.hospital.keeper.accounting.terms import (
     raw,
     within,
 )
+from grandrounds.capabilities.statistics.private_scores import count_sensitivity
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.methods.quality.site import count_reach
 from grandrounds.methods.watch.site import watch_sensitivity
@@ -54,7 +55,6 @@ from grandrounds.protocol.tasks import (
 )
 from grandrounds.site.stack import PARTS
 from grandrounds.site.train_job import TrainConfig
-from grandrounds.statistics.private_scores import count_sensitivity
 
 TRUST = "secure aggregation"
 

@@ -16,13 +16,13 @@ import numpy as np
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.rules import METHOD, OWN_CODE, Policy, is_plan
 from grandrounds.capabilities.hospital.keeper.store import Facts
+from grandrounds.capabilities.statistics.methods.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.experiment.requests import expected_asks
 from grandrounds.methods import is_exact, is_variant_of, method_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
-from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.guard.candidates import HEAD
 from grandrounds.methods.guard.choice import LEVEL
 from grandrounds.methods.guard.server import (

@@ -18,12 +18,12 @@ from typing import Any
 
 from grandrounds.capabilities.hospital.keeper.policy.file import parse_objectives, parse_section
 from grandrounds.capabilities.hospital.keeper.policy.small_cells import without_figures, without_small_cells
+from grandrounds.capabilities.statistics.methods.exchange import ExactMethod
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import is_path, unlisted
 from grandrounds.experiment.checks.privacy import has_accounting
 from grandrounds.methods import METHODS
-from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.protocol.messages import USE_PERSONAL, Ask, Payload
 from grandrounds.protocol.task_spec import FIGURE, MODEL, REASONS, SUMMARY, WORDS, TaskSpec
 from grandrounds.protocol.tasks import CLOSE, EVALUATE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of

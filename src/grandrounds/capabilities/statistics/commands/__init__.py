@@ -1,0 +1,1 @@
+"""Commands: rounds fit, rounds table1 and rounds card."""

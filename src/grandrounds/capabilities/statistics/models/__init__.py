@@ -1,0 +1,1 @@
+"""Models of whole columns, fitted from sums over hospitals."""
