@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.analysis.attacks.attribute import list_columns
-from grandrounds.analysis.attacks.evidence import Evidence, collect_evidence
-from grandrounds.analysis.attacks.queries import ModelQuery
 from grandrounds.analysis.membership.shadows import select_rows
+from grandrounds.capabilities.attacks.attribute import list_columns
+from grandrounds.capabilities.attacks.evidence import Evidence, collect_evidence
+from grandrounds.capabilities.attacks.queries import ModelQuery
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.data.dataset import Dataset
 from grandrounds.privacy.attacks.attribute import difference_interval, guess_values

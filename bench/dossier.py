@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.dossier.verify import Verification, verify_dossier
-from grandrounds.analysis.dossier.writer import write_dossier
+from grandrounds.capabilities.dossier.building.verify import Verification, verify_dossier
+from grandrounds.capabilities.dossier.building.writer import write_dossier
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
 from smoke import pick

@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from grandrounds.data.cohort.cohort_file import parse_cohort
-from grandrounds.data.cohort.definition import Cohort
-from grandrounds.data.cohort.extract import extract_table
-from grandrounds.data.cohort.fhir import FhirSource
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+from grandrounds.capabilities.sources.cohort.definition import Cohort
+from grandrounds.capabilities.sources.cohort.extract import extract_table
+from grandrounds.capabilities.sources.cohort.fhir import FhirSource
 from smoke import pick
 
 CODES, PATIENTS = 50, 1000

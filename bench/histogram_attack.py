@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from folds import make_fold
-from grandrounds.analysis.attacks.sums import FEWEST, SeenRound, judge_round, read_level
+from grandrounds.capabilities.attacks.sums import FEWEST, SeenRound, judge_round, read_level
 from grandrounds.capabilities.statistics.answers import ANSWERS
 from grandrounds.capabilities.statistics.boosting import fit_trees
 from grandrounds.capabilities.statistics.boosting_answers import LEVEL

@@ -70,10 +70,10 @@ def write_tables(folder: Path, rows: int, kind: str) -> None:
 
 def measure(folder: Path, task: str) -> None:
     """Read the cohort or count concepts, and print seconds and the peak of memory."""
-    from grandrounds.data.cohort.cohort_file import parse_cohort
-    from grandrounds.data.cohort.counts import count_concepts
-    from grandrounds.data.cohort.extract import extract_table
-    from grandrounds.data.cohort.sources import open_source
+    from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+    from grandrounds.capabilities.sources.cohort.counts import count_concepts
+    from grandrounds.capabilities.sources.cohort.extract import extract_table
+    from grandrounds.capabilities.sources.cohort.sources import open_source
 
     features = {f"m{i}": {"measurement": [3_000_000 + i], "take": "mean"} for i in range(FEATURES)}
     cohort = parse_cohort(

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from grandrounds.capabilities.quality.assessment.assess import FAULTS, assess_data
 from grandrounds.data.agreement.check import Finding
-from grandrounds.data.quality.assess import FAULTS, assess_data
 from quality_faults import KINDS, Fault, make_fault, write_csv
 from quality_tables import FOLDERS, SETS, Cohort, load_cohort
 from smoke import need_data, pick

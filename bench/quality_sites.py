@@ -16,6 +16,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from grandrounds.capabilities.quality.method.comparison import Rules, fill_hidden
+from grandrounds.capabilities.quality.method.findings import SiteFinding, find_differences
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.bins import AgreedBins
 from grandrounds.data.agreement.counts import Roles, count_rows
@@ -24,8 +26,6 @@ from grandrounds.data.agreement.schema import DataSchema
 from grandrounds.data.agreement.units import Conversion, conversions
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.table import Table
-from grandrounds.methods.quality.comparison import Rules, fill_hidden
-from grandrounds.methods.quality.findings import SiteFinding, find_differences
 from smoke import need_data, pick
 
 LEAST = 5

@@ -13,8 +13,8 @@ import sys
 
 import numpy as np
 
-from grandrounds.analysis.recalibration.line_fit import NONE, apply_line, choose_update, fit_line_freely
-from grandrounds.analysis.recalibration.recalibrate import LEAST, SLOPE_PATIENTS
+from grandrounds.capabilities.watch.recalibration.line_fit import NONE, apply_line, choose_update, fit_line_freely
+from grandrounds.capabilities.watch.recalibration.recalibrate import LEAST, SLOPE_PATIENTS
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator

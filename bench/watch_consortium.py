@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import grandrounds as gr
-from grandrounds.runs.watched import watch_values
+from grandrounds.capabilities.watch.earlier_run import watch_values
 from smoke import pick
 
 SHIFTS = ("resting_bp=1.5@va", "resting_bp=1.5@hungarian")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import grandrounds as gr
 from grandrounds.analysis.compare import compare
 from grandrounds.analysis.comparison_plans import write_comparison
-from grandrounds.analysis.register.register import Register
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.auth.users import Role, Users

@@ -20,10 +20,10 @@ import numpy as np  # noqa: E402
 from tests.support import patients  # noqa: E402
 
 import grandrounds as gr  # noqa: E402
-from grandrounds.analysis.dossier.document import BEGUN, FILLED, Document, Item  # noqa: E402
-from grandrounds.analysis.dossier.documents.tripod import build  # noqa: E402
-from grandrounds.analysis.dossier.evidence import Evidence  # noqa: E402
-from grandrounds.analysis.dossier.facts import Facts  # noqa: E402
+from grandrounds.capabilities.dossier.building.document import BEGUN, FILLED, Document, Item  # noqa: E402
+from grandrounds.capabilities.dossier.building.documents.tripod import build  # noqa: E402
+from grandrounds.capabilities.dossier.building.evidence import Evidence  # noqa: E402
+from grandrounds.capabilities.dossier.building.facts import Facts  # noqa: E402
 from grandrounds.core.rng import generator  # noqa: E402
 
 PAGE = Path(__file__).with_name("dossier.md")

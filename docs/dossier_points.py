@@ -10,10 +10,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from grandrounds.analysis.dossier.document import Saying
-from grandrounds.analysis.dossier.documents import annex_iv, data_sheet, dpia, model_card, pccp, tripod
-from grandrounds.analysis.dossier.documents.form import Field
-from grandrounds.analysis.dossier.questions import QUESTIONS
+from grandrounds.capabilities.dossier.building.document import Saying
+from grandrounds.capabilities.dossier.building.documents import annex_iv, data_sheet, dpia, model_card, pccp, tripod
+from grandrounds.capabilities.dossier.building.documents.form import Field
+from grandrounds.capabilities.dossier.building.questions import QUESTIONS
 
 PAGE = Path(__file__).with_name("dossier-points.md")
 DOCUMENTS = {

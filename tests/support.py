@@ -113,9 +113,9 @@ def ready(
 
 def all_site_plugins() -> tuple[type[SitePlugin], ...]:
     """The site halves of all methods, regularizers and rules of weighting, and of personal parts; a run builds only its own."""
+    from grandrounds.capabilities.personal.training import TrainedParts
     from grandrounds.methods import METHODS, REGULARIZERS
     from grandrounds.methods.guard.site import PersonalSite
-    from grandrounds.methods.personal.training import TrainedParts
     from grandrounds.methods.weigh import RULE_CLASSES
 
     kinds = [kind for table in (REGULARIZERS, METHODS, RULE_CLASSES) for kind in table.values()]
@@ -172,11 +172,11 @@ def refused(
 
 def averaging_methods() -> dict[str, type]:
     """Methods that train and average models; those that add sums or counts have tests of their own (tests/methods)."""
+    from grandrounds.capabilities.quality.method.server import Quality
     from grandrounds.capabilities.statistics.methods.exchange import ExactMethod
     from grandrounds.capabilities.statistics.methods.private_gam import PrivateGAM
+    from grandrounds.capabilities.watch.method.server import Watch
     from grandrounds.methods import METHODS
-    from grandrounds.methods.quality.server import Quality
-    from grandrounds.methods.watch.server import Watch
 
     counting = ExactMethod | PrivateGAM | Watch | Quality
     return {name: method for name, method in METHODS.items() if not issubclass(method, counting)}

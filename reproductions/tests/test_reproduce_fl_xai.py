@@ -11,7 +11,7 @@ from tests.methods.test_fedopt import steps as server_steps
 from tests.support import on_few_pictures
 
 import grandrounds as gr
-from grandrounds.analysis.case.heat_maps import map_sheet
+from grandrounds.capabilities.cases.heat_maps import map_sheet
 from grandrounds.core.plan import Settings
 from grandrounds.explain.map_metrics import MAP_NUMBERS, SIMILARITY_NUMBERS, SIZE, label_numbers
 from grandrounds.methods import build_method

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 
-from grandrounds.analysis.case.rationale import ScoredImage
+from grandrounds.capabilities.cases.rationale import ScoredImage
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.xfed.ranking import rank_sites
 from grandrounds.recipes import load_recipe, recipes

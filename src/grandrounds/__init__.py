@@ -22,26 +22,23 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 if TYPE_CHECKING:
     from grandrounds import methods as methods
     from grandrounds import metrics as metrics
-    from grandrounds.analysis.case.case import explain_case as explain_case
-    from grandrounds.analysis.case.case import explain_site as explain_site
     from grandrounds.analysis.compare import Comparison as Comparison
     from grandrounds.api import config as config
-    from grandrounds.api.cohorts import cohort_table as cohort_table
     from grandrounds.api.comparing import compare as compare
     from grandrounds.api.comparing_sites import compare_sites as compare_sites
-    from grandrounds.api.dossiers import dossier as dossier
-    from grandrounds.api.dossiers import verify_dossier as verify_dossier
     from grandrounds.api.estimator import FederatedClassifier as FederatedClassifier
     from grandrounds.api.opening import load_run as load_run
-    from grandrounds.api.recalibrating import recalibrate as recalibrate
     from grandrounds.api.running import resume as resume
     from grandrounds.api.running import run as run
     from grandrounds.api.scoring import EvaluationResult as EvaluationResult
     from grandrounds.api.scoring import evaluate as evaluate
     from grandrounds.api.scoring import predict as predict
-    from grandrounds.api.watching import watch as watch
-    from grandrounds.api.watching import watch_consortium as watch_consortium
     from grandrounds.api.withdrawing import withdraw as withdraw
+    from grandrounds.capabilities.cases.case import explain_case as explain_case
+    from grandrounds.capabilities.cases.case import explain_site as explain_site
+    from grandrounds.capabilities.dossier.api import dossier as dossier
+    from grandrounds.capabilities.dossier.api import verify_dossier as verify_dossier
+    from grandrounds.capabilities.sources.api import cohort_table as cohort_table
     from grandrounds.capabilities.statistics.api.carding import RiskCard as RiskCard
     from grandrounds.capabilities.statistics.api.carding import card as card
     from grandrounds.capabilities.statistics.api.describing import table1 as table1
@@ -54,6 +51,9 @@ if TYPE_CHECKING:
     from grandrounds.capabilities.statistics.table_result import TableOne as TableOne
     from grandrounds.capabilities.tuning.api import tune as tune
     from grandrounds.capabilities.tuning.trial import TuningResult as TuningResult
+    from grandrounds.capabilities.watch.api.recalibrating import recalibrate as recalibrate
+    from grandrounds.capabilities.watch.api.watching import watch as watch
+    from grandrounds.capabilities.watch.api.watching import watch_consortium as watch_consortium
     from grandrounds.core.errors import BadInput as BadInput
     from grandrounds.core.errors import GrandRoundsWarning as GrandRoundsWarning
     from grandrounds.core.errors import RunFailed as RunFailed

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.data.cohort.cohort_file import read_cohort
+from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
 from tests.command import rounds
 
 ROOT = Path(__file__).resolve().parents[2]

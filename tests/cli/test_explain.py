@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case import image_page as picture_grid
-from grandrounds.analysis.case.case import explain_case, explain_site
-from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page
-from grandrounds.analysis.case.image_page import image_case_page
-from grandrounds.analysis.case.near_misses import near_misses
-from grandrounds.analysis.case.site_page import site_figure, site_page
+from grandrounds.capabilities.cases import image_page as picture_grid
+from grandrounds.capabilities.cases.case import explain_case, explain_site
+from grandrounds.capabilities.cases.case_page import case_figure, case_page, near_misses_page
+from grandrounds.capabilities.cases.image_page import image_case_page
+from grandrounds.capabilities.cases.near_misses import near_misses
+from grandrounds.capabilities.cases.site_page import site_figure, site_page
 from grandrounds.cli import main
 from grandrounds.core.rng import generator
 from tests.runs.test_run import frame

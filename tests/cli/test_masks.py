@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from grandrounds.analysis.case import mask_check
-from grandrounds.analysis.case.image_page import HIDDEN, cover_outside, to_display
-from grandrounds.analysis.case.mask_check import check_masks, tint_mask
+from grandrounds.capabilities.cases import mask_check
+from grandrounds.capabilities.cases.image_page import HIDDEN, cover_outside, to_display
+from grandrounds.capabilities.cases.mask_check import check_masks, tint_mask
 from grandrounds.data.images import ImageSet
 from grandrounds.explain.agreement import centre_blob, xai_accuracy
 from tests.command import rounds

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from grandrounds.analysis.register import signing_key
+from grandrounds.capabilities.dossier.register import signing_key
 from tests.command import rounds
 from tests.store import copied, finished
 

@@ -11,13 +11,13 @@ import pytest
 import typer
 
 import grandrounds as gr
-from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
-from grandrounds.analysis.dossier.documents import dpia
-from grandrounds.analysis.dossier.evidence import Evidence
-from grandrounds.analysis.dossier.facts import Facts
 from grandrounds.analysis.membership.attack import write_attacks
 from grandrounds.analysis.privacy.account import load_account, read_site_budget
 from grandrounds.analysis.privacy.disclosures import PERSONAL, find_disclosures
+from grandrounds.capabilities.attacks.evidence import MEMBERSHIP, collect_evidence
+from grandrounds.capabilities.dossier.building.documents import dpia
+from grandrounds.capabilities.dossier.building.evidence import Evidence
+from grandrounds.capabilities.dossier.building.facts import Facts
 from grandrounds.cli.privacy import account_lines, register
 from grandrounds.cli.report import report_run
 from grandrounds.core.plan_types import Plan

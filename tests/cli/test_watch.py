@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.watch.state import WatchState
+from grandrounds.capabilities.watch.at_sites.state import WatchState
 from grandrounds.capabilities.watch.commands import watch as command
 from grandrounds.capabilities.watch.statistics import calibrate
 from tests.command import rounds
@@ -29,7 +29,7 @@ SITE = "cleveland"
 def root(folder: Path) -> None:
     """A run, tables of one hospital, and a watch whose baseline is written."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grandrounds.analysis.watch.baseline.calibrate", partial(calibrate, streams=5))
+        patch.setattr("grandrounds.capabilities.watch.at_sites.baseline.calibrate", partial(calibrate, streams=5))
         quick = {"method.rounds": 2, "explain.sketch": "none", "evaluation.every": 100}
         copied(finished("heart", settings=quick), folder / "run")
         assert rounds("data", "split", "heart", "--out", "tables", cwd=folder).returncode == 0

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 import grandrounds as gr
-from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
 from grandrounds.analysis.membership.attack import write_attacks
-from grandrounds.analysis.register.register import Register
+from grandrounds.capabilities.attacks.evidence import MEMBERSHIP, collect_evidence
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import run_plan
 from grandrounds_studies import studies

@@ -18,8 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
 
 import grandrounds as gr
-from grandrounds.analysis.register import signing_key
-from grandrounds.analysis.register.register import Register
 from grandrounds.capabilities.console.access_log import AccessLog, read_entries
 from grandrounds.capabilities.console.api.description import load_examples
 from grandrounds.capabilities.console.api.resources import from_id, to_id
@@ -31,6 +29,8 @@ from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views import audit as audit_view
 from grandrounds.capabilities.console.views import privacy as privacy_view
+from grandrounds.capabilities.dossier.register import signing_key
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.report.overview import make_overview
 from grandrounds.runs.withdrawal import OtherRun, Withdrawn, write_mark
 from tests.console.conftest import Signed, known_users, serving

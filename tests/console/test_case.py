@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case, near_misses
-from grandrounds.analysis.case.case_page import case_figure
+from grandrounds.capabilities.cases.case import explain_case, near_misses
+from grandrounds.capabilities.cases.case_page import case_figure
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.analysis.case.near_misses import is_near
+from grandrounds.capabilities.cases.near_misses import is_near
 from grandrounds.capabilities.console.views.case import band
 
 

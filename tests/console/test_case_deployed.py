@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grandrounds.analysis.case.case import explain_case
+from grandrounds.capabilities.cases.case import explain_case
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.image import SAME_ANSWER
-from grandrounds.analysis.case.image_page import image_case_page, to_display
+from grandrounds.capabilities.cases.case import explain_case
+from grandrounds.capabilities.cases.image import SAME_ANSWER
+from grandrounds.capabilities.cases.image_page import image_case_page, to_display
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases

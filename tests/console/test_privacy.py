@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.attacks.evidence import MEMBERSHIP, collect_evidence
 from grandrounds.analysis.membership.attack import write_attacks
+from grandrounds.capabilities.attacks.evidence import MEMBERSHIP, collect_evidence
 from grandrounds.capabilities.console.api import privacy_router
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState

@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from grandrounds.analysis.register import read_register, signing_key
-from grandrounds.analysis.register.folder import load_register
-from grandrounds.analysis.register.register import Register
 from grandrounds.capabilities.console.access_log import AccessLog
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.auth.sessions import FREE
 from grandrounds.capabilities.console.auth.users import Users
 from grandrounds.capabilities.console.run_index import RunIndex
+from grandrounds.capabilities.dossier.register import read_register, signing_key
+from grandrounds.capabilities.dossier.register.folder import load_register
+from grandrounds.capabilities.dossier.register.register import Register
 from tests.console.conftest import Signed, Window, serving
 from tests.console.test_audit import one_byte
 from tests.report import EVIL

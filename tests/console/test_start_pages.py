@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.analysis.register.register import Register
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.auth.users import Role, Users
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.sections import LABELS
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.core.ending import FAILED, Ending
 from grandrounds.runs.ending import record_ending
 from tests.console.conftest import Served, Signed, Window, known_users, serving

@@ -10,10 +10,8 @@ import pytest
 from sklearn.neighbors import NearestNeighbors
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.case_page import case_page, points_text
-from grandrounds.analysis.register import signing_key
-from grandrounds.analysis.register.register import Register
+from grandrounds.capabilities.cases.case import explain_case
+from grandrounds.capabilities.cases.case_page import case_page, points_text
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
@@ -21,6 +19,8 @@ from grandrounds.capabilities.console.cases.what_if import controls, list_candid
 from grandrounds.capabilities.console.cases.worklist import choose_model
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.case import explain_table_case
+from grandrounds.capabilities.dossier.register import signing_key
+from grandrounds.capabilities.dossier.register.register import Register
 from tests import store
 from tests.analysis.register.conftest import ROLES, WORDS, approved, sign
 from tests.console.conftest import Signed, Window, known_users, serving

@@ -74,7 +74,7 @@ STORED = "postgresql://ann:***@db.hospital.example/ward"
 def test_the_password_goes_to_no_host_but_the_users_own(url, host, monkeypatch):
     """A stranger's plan.json names its own host: nothing is sent there."""
     sa = pytest.importorskip("sqlalchemy")
-    from grandrounds.data.sql_source import _with_password
+    from grandrounds.capabilities.sources.sql_source import _with_password
 
     monkeypatch.setenv(redact.VARIABLE, "hunter2")
     monkeypatch.delenv(redact.HOST, raising=False)
@@ -87,7 +87,7 @@ def test_the_password_goes_to_no_host_but_the_users_own(url, host, monkeypatch):
 @pytest.mark.parametrize("host", ["db.hospital.example", "DB.hospital.example:5432"])
 def test_the_password_goes_to_the_host_that_the_user_named(host, monkeypatch):
     sa = pytest.importorskip("sqlalchemy")
-    from grandrounds.data.sql_source import _with_password
+    from grandrounds.capabilities.sources.sql_source import _with_password
 
     monkeypatch.setenv(redact.VARIABLE, "hunter2")
     monkeypatch.setenv(redact.HOST, host)

@@ -12,12 +12,12 @@ import pyreadstat
 import pytest
 
 from grandrounds.capabilities.sources import CAPABILITY
+from grandrounds.capabilities.sources.statistics_files import SAS, SPSS, STATA
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import AgreedColumn, DataSchema
 from grandrounds.data.readers import read_table
-from grandrounds.data.statistics_files import SAS, SPSS, STATA
 from grandrounds.data.table import Table
 
 FRAME = pd.DataFrame(

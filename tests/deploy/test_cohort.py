@@ -20,11 +20,11 @@ from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.codes import Refusal
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.capabilities.hospital.keeper.policy.rules import RUN, Policy, Runs
+from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
+from grandrounds.capabilities.sources.cohort.definition import Cohort
+from grandrounds.capabilities.sources.cohort.plan_cohort import write_agreed
 from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
-from grandrounds.data.cohort.cohort_file import read_cohort
-from grandrounds.data.cohort.definition import Cohort
-from grandrounds.data.cohort.plan_cohort import write_agreed
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import load_public
 from grandrounds.protocol.messages import Ask

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.near_misses import near_misses
+from grandrounds.capabilities.cases.near_misses import near_misses
 from grandrounds.core.arrays import load
 from grandrounds.runs.export import score_json, to_json
 from grandrounds.runs.readable_model import readable

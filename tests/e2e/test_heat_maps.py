@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
-from grandrounds.analysis.case.heat_maps import map_sheet
-from grandrounds.cli.images import show_all
+from grandrounds.capabilities.cases.commands.images import show_all
+from grandrounds.capabilities.cases.heat_maps import map_sheet
 from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.core.rng import generator
 from grandrounds.explain.map_metrics import (

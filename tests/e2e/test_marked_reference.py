@@ -7,7 +7,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.rationale import score_run_images
+from grandrounds.capabilities.cases.rationale import score_run_images
 from grandrounds.core.plan import Settings
 from grandrounds.data.corruption.attacks import mark_reference
 from grandrounds.data.image_files import read_npz

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.case_page import percentile_text
 from grandrounds.analysis.privacy.account import load_account
+from grandrounds.capabilities.cases.case import explain_case
+from grandrounds.capabilities.cases.case_page import percentile_text
 from grandrounds.capabilities.hospital.keeper.policy.rules import REPORT as REPORT_REFUSED
 from grandrounds.capabilities.hospital.keeper.policy.rules import TASK as TASK_REFUSED
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy

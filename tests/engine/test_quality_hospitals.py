@@ -10,10 +10,10 @@ import pytest
 from grandrounds.api.comparing_sites import compare_sites, quality_values
 from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.capabilities.quality.method.server import COUNTS
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
-from grandrounds.methods.quality.server import COUNTS
 from grandrounds.privacy.site_budget import SiteBudget
 from tests.engine.hospitals import QUICK, Hospitals
 from tests.engine.memory_transport import MemoryTransport

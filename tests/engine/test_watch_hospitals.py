@@ -14,12 +14,12 @@ from grandrounds.capabilities.hospital.keeper.codes import FEW_NEW_PATIENTS, Ref
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.capabilities.hospital.keeper.watched import EarlierWatches
+from grandrounds.capabilities.watch.earlier_run import watch_values
+from grandrounds.capabilities.watch.method.server import COUNTS
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.new_patients import NewPatients, read_new_patients
 from grandrounds.data.table import Table
-from grandrounds.methods.watch.server import COUNTS
 from grandrounds.privacy.site_budget import SiteBudget
-from grandrounds.runs.watched import watch_values
 from tests.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK, Hospitals
 from tests.engine.memory_transport import MemoryTransport

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.analysis.recalibration.recalibrate import hash_model
-from grandrounds.analysis.watch.record import WatchRecord
 from grandrounds.audit.entry import OWN
 from grandrounds.capabilities.hospital.deploy.folders import Folders
 from grandrounds.capabilities.hospital.deploy.site_plan import plan_at_sites
@@ -21,6 +19,8 @@ from grandrounds.capabilities.hospital.keeper.runtime import run as site_run
 from grandrounds.capabilities.hospital.keeper.runtime.run import build_stack
 from grandrounds.capabilities.hospital.keeper.site_models import find_watch_folder
 from grandrounds.capabilities.hospital.keeper.watch_rows import read_site_rows
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord
+from grandrounds.capabilities.watch.recalibration.recalibrate import hash_model
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table

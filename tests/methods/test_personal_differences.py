@@ -7,9 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from grandrounds.core.rng import generator
-from grandrounds.methods.personal import score_test
-from grandrounds.methods.personal.score_test import (
+from grandrounds.capabilities.personal import score_test
+from grandrounds.capabilities.personal.score_test import (
     NullModel,
     Patients,
     SiteRows,
@@ -19,6 +18,7 @@ from grandrounds.methods.personal.score_test import (
     score_statistics,
     to_normal,
 )
+from grandrounds.core.rng import generator
 
 COLUMNS = 6
 GROUPS = [np.array([i]) for i in range(COLUMNS)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.capabilities.personal.training import PartTrainer, body_of, head_of
 from grandrounds.core import capability
 from grandrounds.core.arrays import Array, load
 from grandrounds.core.errors import BadInput
@@ -19,7 +20,6 @@ from grandrounds.methods import build_method
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.personal.training import PartTrainer, body_of, head_of
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run

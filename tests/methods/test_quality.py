@@ -15,6 +15,17 @@ from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts,
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
+from grandrounds.capabilities.quality.method.comparison import (
+    Rules,
+    compare_block,
+    fill_hidden,
+    guess_unit,
+    measure_effect,
+)
+from grandrounds.capabilities.quality.method.findings import find_differences
+from grandrounds.capabilities.quality.method.result import compare_with_totals
+from grandrounds.capabilities.quality.method.server import COUNTS
+from grandrounds.capabilities.quality.method.site import count_blocks, count_reach, read_bins
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.bins import AgreedBins
@@ -22,11 +33,6 @@ from grandrounds.data.agreement.counts import HIDDEN, Roles, count_rows
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.table import Table
 from grandrounds.experiment.requests import expected_asks
-from grandrounds.methods.quality.comparison import Rules, compare_block, fill_hidden, guess_unit, measure_effect
-from grandrounds.methods.quality.findings import find_differences
-from grandrounds.methods.quality.result import compare_with_totals
-from grandrounds.methods.quality.server import COUNTS
-from grandrounds.methods.quality.site import count_blocks, count_reach, read_bins
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.codec import encode_answer

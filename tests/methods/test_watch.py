@@ -18,13 +18,9 @@ from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts,
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
-from grandrounds.core.plan_types import Plan
-from grandrounds.core.rng import generator
-from grandrounds.data.new_patients import PlantedShift
-from grandrounds.data.table import Table
-from grandrounds.experiment.requests import expected_asks
-from grandrounds.methods.watch.bins import WatchBins, agree_edges, edges_json
-from grandrounds.methods.watch.comparison import (
+from grandrounds.capabilities.watch.earlier_run import read_model, read_watched, watch_values
+from grandrounds.capabilities.watch.method.bins import WatchBins, agree_edges, edges_json
+from grandrounds.capabilities.watch.method.comparison import (
     Comparison,
     compare_counts,
     fisher_p,
@@ -33,13 +29,17 @@ from grandrounds.methods.watch.comparison import (
     student_p,
     trend_p,
 )
-from grandrounds.methods.watch.site import WatchLayout, watch_layout, watch_sensitivity
+from grandrounds.capabilities.watch.method.site import WatchLayout, watch_layout, watch_sensitivity
+from grandrounds.core.plan_types import Plan
+from grandrounds.core.rng import generator
+from grandrounds.data.new_patients import PlantedShift
+from grandrounds.data.table import Table
+from grandrounds.experiment.requests import expected_asks
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import WATCH
 from grandrounds.runs.federation import assemble
-from grandrounds.runs.watched import read_model, read_watched, watch_values
 from grandrounds.site.host import SiteHost
 from tests.support import patients, refused
 
@@ -212,7 +212,7 @@ def test_noise_has_the_stated_scale_and_the_whole_budget_is_charged_once(trained
 
 def test_one_patient_changes_the_counts_by_no_more_than_the_charge_says(trained, rows):
     """Leave one patient out of both groups and compare all histograms."""
-    from grandrounds.methods.watch.site import WatchSite, _histograms
+    from grandrounds.capabilities.watch.method.site import WatchSite, _histograms
     from grandrounds.models import build_model
 
     model = read_model(trained.folder)

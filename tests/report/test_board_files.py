@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.register import signing_key
-from grandrounds.analysis.register.register import Register
 from grandrounds.analysis.reports import board_overview, draw_report, make_board_file
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.overview import make_run_overview
+from grandrounds.capabilities.dossier.register import signing_key
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.core.errors import RunFailed
 from grandrounds.report.card import ROLES
 from grandrounds.report.figure import BROWSERS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from grandrounds.capabilities.quality.assessment.assess import FAULTS, assess_table
+from grandrounds.capabilities.quality.assessment.report import QualityReport
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import AgreedColumn, ImageSchema
-from grandrounds.data.quality.assess import FAULTS, assess_table
-from grandrounds.data.quality.report import QualityReport
 from grandrounds.data.table import Table
 from grandrounds.report.bars import share_bars
 from grandrounds.report.quality_page import quality_page

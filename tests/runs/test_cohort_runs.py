@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import grandrounds as gr
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.estimates import tables
+from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
+from grandrounds.capabilities.sources.cohort.hospitals import read_cohort_table
 from grandrounds.cli import app
-from grandrounds.data.cohort.cohort_file import read_cohort
-from grandrounds.data.cohort.hospitals import read_cohort_table
 from grandrounds.runs.run import Run, resume
 from tests.data.cohort.omop_hospitals import write_hospital, write_hospitals
 from tests.support import refused

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case_page import value_text
+from grandrounds.capabilities.cases.case_page import value_text
 from grandrounds.capabilities.statistics.export_trees import to_lightgbm
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table

@@ -9,8 +9,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.rationale import evaluate_rationale, score_run_images
 from grandrounds.analysis.compare import compare
+from grandrounds.capabilities.cases.rationale import evaluate_rationale, score_run_images
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.references import reference_name
@@ -350,7 +350,7 @@ def test_the_sheet_is_computed_without_plotly_or_pillow():
 
     code = (
         "import sys\nsys.modules |= dict.fromkeys(('plotly', 'PIL', 'captum', 'shap', 'pydantic'))\n"
-        "import grandrounds.analysis.case.rationale"
+        "import grandrounds.capabilities.cases.rationale"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.capabilities.personal.differences import WHOLE_SCORE, Difference, round_step
 from grandrounds.cli.command_line import app
 from grandrounds.core.rng import generator
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.data.table import Table
-from grandrounds.methods.personal.differences import WHOLE_SCORE, Difference, round_step
 from grandrounds.report.differences import (
     NONE,
     SiteDifferences,
@@ -99,12 +99,12 @@ def test_one_hospital_alone_answers_as_in_the_stack(run, tmp_path):
 
 
 def test_sites_that_keep_the_common_model_are_not_asked(tmp_path, monkeypatch):
-    from grandrounds.methods.personal import differences
+    from grandrounds.capabilities.personal import differences
 
     asked = []
     ask = differences.ask_differences
     monkeypatch.setattr(
-        "grandrounds.methods.personal.differences.ask_differences",
+        "grandrounds.capabilities.personal.differences.ask_differences",
         lambda served, sites, tested, encoding, **more: asked.append(tested)
         or ask(served, sites, tested, encoding, **more),
     )

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.methods.watch.site import parameters_digest
+from grandrounds.capabilities.watch.method.site import parameters_digest
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import CHARGED

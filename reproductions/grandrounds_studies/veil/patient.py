@@ -23,8 +23,8 @@ _EXACT = 1e-4
 
 def near_miss(run: Run) -> dict[str, Any]:
     """The record of the near miss with the highest risk, as `rounds explain RUN --near-misses 1` and `--case` have it."""
-    from grandrounds.analysis.case.case import explain_case
-    from grandrounds.analysis.case.near_misses import near_misses
+    from grandrounds.capabilities.cases.case import explain_case
+    from grandrounds.capabilities.cases.near_misses import near_misses
 
     missed = near_misses(run, most=1)
     if not missed.cases:
@@ -48,7 +48,7 @@ def near_miss(run: Run) -> dict[str, Any]:
 
 def _share(run: Run) -> float:
     """Of the test patients that died, how many were near misses."""
-    from grandrounds.analysis.case.near_misses import near_misses
+    from grandrounds.capabilities.cases.near_misses import near_misses
 
     found = near_misses(run, most=1)
     return found.near / found.events if found.events else nan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rationale import ScoredImage, score_run_images
+from grandrounds.capabilities.cases.rationale import ScoredImage, score_run_images
 from grandrounds.core.arrays import Array
 from grandrounds_studies.study import Measure
 

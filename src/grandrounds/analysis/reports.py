@@ -68,7 +68,7 @@ def make_board_file(run: Run, *, use: str = "") -> BoardFile:
     Returns:
         The facts; signatures that the register has are filled in.
     """
-    from grandrounds.analysis.register import state_of
+    from grandrounds.capabilities.dossier.register import state_of
 
     result = audit(run.folder, deep=True, reports=False) if has_ledger(run.folder) else None
     made = f"made on {datetime.now(UTC):%d %B %Y}"

@@ -131,8 +131,8 @@ def memory_rows(value: Any) -> Any:
 
 def cohort_value(cohort: Any) -> Any:
     """Return `data.cohort` of a cohort file or of a Cohort in memory."""
-    from grandrounds.data.cohort.definition import Cohort
-    from grandrounds.data.cohort.plan_cohort import write_agreed
+    from grandrounds.capabilities.sources.cohort.definition import Cohort
+    from grandrounds.capabilities.sources.cohort.plan_cohort import write_agreed
 
     if isinstance(cohort, PathLike):
         return str(cohort)

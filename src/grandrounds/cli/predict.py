@@ -36,7 +36,7 @@ def _refuse_invalid(run: Run, *, withdrawn: bool) -> None:
     Raises:
         BadInput: It does.
     """
-    from grandrounds.analysis.register import banner
+    from grandrounds.capabilities.dossier.register import banner
     from grandrounds.core.errors import BadInput
 
     warning = banner(run.folder)

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.quality.assessment.report import ColumnQuality, QualityReport
 from grandrounds.core.arrays import Array
 from grandrounds.data.agreement.bins import as_numbers
 from grandrounds.data.agreement.check import Finding
 from grandrounds.data.agreement.counts import share_interval
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, AgreedSchema, DataSchema
-from grandrounds.data.quality.report import ColumnQuality, QualityReport
 from grandrounds.data.table import Table
 from grandrounds.report.bars import STYLE, share_bars
 from grandrounds.report.document import document, table, td, text_cell

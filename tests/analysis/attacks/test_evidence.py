@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.attacks.counts import attack_summary
-from grandrounds.analysis.attacks.evidence import ATTACKS, collect_evidence
-from grandrounds.analysis.attacks.findings import AttackedRun
-from grandrounds.analysis.attacks.reconstruction import list_statistics, rebuild_rows
-from grandrounds.analysis.attacks.sums import attack_sums, describe_sums
-from grandrounds.analysis.attacks.updates import UpdateProtection, attack_updates, train_sites
 from grandrounds.analysis.membership.attack import read_attacks, write_attacks
 from grandrounds.analysis.membership.shadows import select_rows
+from grandrounds.capabilities.attacks.counts import attack_summary
+from grandrounds.capabilities.attacks.evidence import ATTACKS, collect_evidence
+from grandrounds.capabilities.attacks.findings import AttackedRun
+from grandrounds.capabilities.attacks.reconstruction import list_statistics, rebuild_rows
+from grandrounds.capabilities.attacks.sums import attack_sums, describe_sums
+from grandrounds.capabilities.attacks.updates import UpdateProtection, attack_updates, train_sites
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.table import Table
 from grandrounds.methods import METHODS

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.attacks.findings import AttackedRun
-from grandrounds.analysis.attacks.sums import FEWEST, SeenRound, attack_sums, describe_links, describe_sums, judge_round
+from grandrounds.capabilities.attacks.findings import AttackedRun
+from grandrounds.capabilities.attacks.sums import (
+    FEWEST,
+    SeenRound,
+    attack_sums,
+    describe_links,
+    describe_sums,
+    judge_round,
+)
 from grandrounds.data.table import Table
 from grandrounds.runs.run_rows import RunRows
 from tests.support import patients

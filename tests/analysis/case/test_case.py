@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.attributions import contrast_weights
-from grandrounds.analysis.case.case import explain_case, explain_site
-from grandrounds.analysis.case.values import short
+from grandrounds.capabilities.cases.attributions import contrast_weights
+from grandrounds.capabilities.cases.case import explain_case, explain_site
+from grandrounds.capabilities.cases.values import short
 from grandrounds.core.names import site_named
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows

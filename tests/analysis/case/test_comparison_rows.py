@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case
+from grandrounds.capabilities.cases.case import explain_case
 from grandrounds.cli import app as command
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.case_page import case_page
-from grandrounds.analysis.case.intervals import intercept_note, matching_estimates, score_errors
+from grandrounds.capabilities.cases.case import explain_case
+from grandrounds.capabilities.cases.case_page import case_page
+from grandrounds.capabilities.cases.intervals import intercept_note, matching_estimates, score_errors
 from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
 from grandrounds.runs.run import load_run
 from tests.analysis.case.test_case import by_hand, made

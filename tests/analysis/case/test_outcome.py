@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case, near_misses
-from grandrounds.analysis.case.outcome import OutcomeExplanation
-from grandrounds.analysis.case.outcome_page import outcome_figure, outcome_page
 from grandrounds.analysis.compare import compare
+from grandrounds.capabilities.cases.case import explain_case, near_misses
+from grandrounds.capabilities.cases.outcome import OutcomeExplanation
+from grandrounds.capabilities.cases.outcome_page import outcome_figure, outcome_page
 from grandrounds.capabilities.tuning.trial import check_metric, make_goal
 from grandrounds.runs.export import score_json, to_json, to_onnx
 from grandrounds.runs.readable_model import readable

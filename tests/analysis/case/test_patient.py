@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case, near_misses
-from grandrounds.analysis.case.case_page import case_page
-from grandrounds.analysis.case.near_misses import is_near
-from grandrounds.analysis.case.population import NOT_RELEASED
-from grandrounds.analysis.case.values import column_kind, contradiction_notes, quality_lines
+from grandrounds.capabilities.cases.case import explain_case, near_misses
+from grandrounds.capabilities.cases.case_page import case_page
+from grandrounds.capabilities.cases.near_misses import is_near
+from grandrounds.capabilities.cases.population import NOT_RELEASED
+from grandrounds.capabilities.cases.values import column_kind, contradiction_notes, quality_lines
 from grandrounds.core.arrays import load, save
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator

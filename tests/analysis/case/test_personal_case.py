@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case, explain_site
+from grandrounds.capabilities.cases.case import explain_case, explain_site
 from tests.support import patients, refused
 
 

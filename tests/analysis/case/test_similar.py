@@ -7,7 +7,7 @@ import pytest
 from sklearn.neighbors import NearestNeighbors
 from statsmodels.stats.proportion import proportion_confint
 
-from grandrounds.analysis.case.similar import LEAST, NEAREST, count_outcomes, nearest_rows
+from grandrounds.capabilities.cases.similar import LEAST, NEAREST, count_outcomes, nearest_rows
 from grandrounds.core.rng import generator
 
 

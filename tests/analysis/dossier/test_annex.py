@@ -11,17 +11,24 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.dossier.document import BEGUN, FILLED, NOT_APPLICABLE, OPEN
-from grandrounds.analysis.dossier.documents import annex_iv, dpia, pccp
-from grandrounds.analysis.dossier.evidence import AUDIT, LEDGER, PLAN, PRIVACY, SUMMARY, Evidence
-from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
-from grandrounds.analysis.dossier.statement import MissingFact, Table
-from grandrounds.analysis.dossier.statements import acceptance, attacks, modifications, monitoring, privacy, record
-from grandrounds.analysis.dossier.verify import verify_dossier
-from grandrounds.analysis.dossier.writer import write_dossier
 from grandrounds.analysis.membership.attack import model_hash
-from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.capabilities.dossier.building.document import BEGUN, FILLED, NOT_APPLICABLE, OPEN
+from grandrounds.capabilities.dossier.building.documents import annex_iv, dpia, pccp
+from grandrounds.capabilities.dossier.building.evidence import AUDIT, LEDGER, PLAN, PRIVACY, SUMMARY, Evidence
+from grandrounds.capabilities.dossier.building.facts import Facts
+from grandrounds.capabilities.dossier.building.questions import QUESTIONS, Answer
+from grandrounds.capabilities.dossier.building.statement import MissingFact, Table
+from grandrounds.capabilities.dossier.building.statements import (
+    acceptance,
+    attacks,
+    modifications,
+    monitoring,
+    privacy,
+    record,
+)
+from grandrounds.capabilities.dossier.building.verify import verify_dossier
+from grandrounds.capabilities.dossier.building.writer import write_dossier
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
 from tests.analysis.watch.records import SIGNER, alarmed
 from tests.store import copied, finished

@@ -11,7 +11,9 @@ import pytest
 
 import grandrounds as gr
 from dossier import alter_figure, is_named
-from grandrounds.analysis.dossier.document import (
+from grandrounds.audit.canonical import canonical
+from grandrounds.audit.merkle import leaf_hash
+from grandrounds.capabilities.dossier.building.document import (
     ANSWERED,
     BEGUN,
     FILLED,
@@ -23,11 +25,11 @@ from grandrounds.analysis.dossier.document import (
     make_item,
     note,
 )
-from grandrounds.analysis.dossier.documents import DOCUMENTS, build_documents
-from grandrounds.analysis.dossier.evidence import COMMANDS, FOLDER, Evidence
-from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.questions import QUESTIONS, Answer, read_answers, write_answers
-from grandrounds.analysis.dossier.statement import (
+from grandrounds.capabilities.dossier.building.documents import DOCUMENTS, build_documents
+from grandrounds.capabilities.dossier.building.evidence import COMMANDS, FOLDER, Evidence
+from grandrounds.capabilities.dossier.building.facts import Facts
+from grandrounds.capabilities.dossier.building.questions import QUESTIONS, Answer, read_answers, write_answers
+from grandrounds.capabilities.dossier.building.statement import (
     ANSWER,
     COMMAND,
     FILE,
@@ -40,11 +42,9 @@ from grandrounds.analysis.dossier.statement import (
     say,
     show_value,
 )
-from grandrounds.analysis.dossier.text import write_html, write_markdown
-from grandrounds.analysis.dossier.verify import verify_dossier
-from grandrounds.analysis.dossier.writer import MANIFEST, write_dossier
-from grandrounds.audit.canonical import canonical
-from grandrounds.audit.merkle import leaf_hash
+from grandrounds.capabilities.dossier.building.text import write_html, write_markdown
+from grandrounds.capabilities.dossier.building.verify import verify_dossier
+from grandrounds.capabilities.dossier.building.writer import MANIFEST, write_dossier
 from grandrounds.core.rng import generator
 from tests.store import copied, finished
 from tests.support import patients, refused
@@ -254,7 +254,7 @@ def test_evidence_that_was_altered_with_its_documents_and_manifest_is_named_by_t
     summary["final"]["auroc"] = 0.99
     (folder / FOLDER / "summary.json").write_text(json.dumps(summary))
     evidence = Evidence.read(folder)
-    from grandrounds.analysis.dossier.writer import render, write_manifest
+    from grandrounds.capabilities.dossier.building.writer import render, write_manifest
 
     for name, data in render(build_documents(Facts(evidence)), evidence, {}).items():
         (folder / name).write_bytes(data)

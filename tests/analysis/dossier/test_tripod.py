@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.dossier.document import BEGUN, FILLED, NOT_APPLICABLE, OPEN, Document, Item
-from grandrounds.analysis.dossier.documents import data_sheet, model_card, tripod
-from grandrounds.analysis.dossier.evidence import CHARACTERISTICS, Evidence
-from grandrounds.analysis.dossier.facts import Facts
-from grandrounds.analysis.dossier.questions import QUESTIONS, Answer
-from grandrounds.analysis.dossier.statement import Statement, Table
-from grandrounds.analysis.dossier.statements import predictors
+from grandrounds.capabilities.dossier.building.document import BEGUN, FILLED, NOT_APPLICABLE, OPEN, Document, Item
+from grandrounds.capabilities.dossier.building.documents import data_sheet, model_card, tripod
+from grandrounds.capabilities.dossier.building.evidence import CHARACTERISTICS, Evidence
+from grandrounds.capabilities.dossier.building.facts import Facts
+from grandrounds.capabilities.dossier.building.questions import QUESTIONS, Answer
+from grandrounds.capabilities.dossier.building.statement import Statement, Table
+from grandrounds.capabilities.dossier.building.statements import predictors
 from grandrounds.core.rng import generator
 from grandrounds.data.table import Table as Rows
 from tests.store import finished

@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from grandrounds.analysis.recalibration.figures import cross_validate, decide, measure_calibration
-from grandrounds.analysis.recalibration.line_fit import INTERCEPT, NONE, SLOPE, choose_update, fit_line_freely
+from grandrounds.capabilities.watch.recalibration.figures import cross_validate, decide, measure_calibration
+from grandrounds.capabilities.watch.recalibration.line_fit import INTERCEPT, NONE, SLOPE, choose_update, fit_line_freely
 from grandrounds.core.rng import generator
 from grandrounds.metrics import scores, tally
 from grandrounds.models.dense import targets

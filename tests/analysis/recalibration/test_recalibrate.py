@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.site_personal import personal_at
-from grandrounds.analysis.recalibration.recalibrate import hash_model, recalibrate, undo_recalibration
-from grandrounds.analysis.watch.record import WatchRecord
-from grandrounds.analysis.watch.site_watch import open_watch
+from grandrounds.capabilities.cases.case import explain_case
+from grandrounds.capabilities.cases.site_personal import personal_at
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord
+from grandrounds.capabilities.watch.at_sites.site_watch import open_watch
+from grandrounds.capabilities.watch.recalibration.recalibrate import hash_model, recalibrate, undo_recalibration
 from grandrounds.core.arrays import load, save
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.table import Table

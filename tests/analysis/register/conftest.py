@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.register import signing_key
-from grandrounds.analysis.register.register import Register
+from grandrounds.capabilities.dossier.register import signing_key
+from grandrounds.capabilities.dossier.register.register import Register
 from tests.store import copied, finished
 from tests.support import patients
 

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from grandrounds.analysis.register import banner, models_in_use, read_register, signing_key, state_of
-from grandrounds.analysis.register.folder import load_register
-from grandrounds.analysis.register.register import ChangedMeanwhile, Register
-from grandrounds.analysis.register.signing_key import WrongPassphrase, open_key, seal_key
 from grandrounds.audit.register_state import State
+from grandrounds.capabilities.dossier.register import banner, models_in_use, read_register, signing_key, state_of
+from grandrounds.capabilities.dossier.register.folder import load_register
+from grandrounds.capabilities.dossier.register.register import ChangedMeanwhile, Register
+from grandrounds.capabilities.dossier.register.signing_key import WrongPassphrase, open_key, seal_key
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
 from tests.analysis.register.conftest import ROLES, WORDS, approved, sign

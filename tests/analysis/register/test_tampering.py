@@ -7,12 +7,12 @@ import sqlite3
 
 import pytest
 
-from grandrounds.analysis.register import banner, models_in_use, read_register, state_of
-from grandrounds.analysis.register.folder import load_register
-from grandrounds.analysis.register.register import Register
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.register_entry import NAME, decision_entry, sign_entry, signatory_entry
+from grandrounds.capabilities.dossier.register import banner, models_in_use, read_register, state_of
+from grandrounds.capabilities.dossier.register.folder import load_register
+from grandrounds.capabilities.dossier.register.register import Register
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.run import Run

@@ -7,10 +7,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from grandrounds.analysis.watch.record import WatchRecord, WatchStart
-from grandrounds.analysis.watch.signer import Signer, find_signer
 from grandrounds.audit.entry import SIMULATED
 from grandrounds.audit.ledger import Ledger
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord, WatchStart
+from grandrounds.capabilities.watch.at_sites.signer import Signer, find_signer
 from grandrounds.protocol.identity import Identity
 
 SITE = Identity.simulated(7, "va")

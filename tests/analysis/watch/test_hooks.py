@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.analysis.watch.hooks import Hook, notify
-from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.capabilities.watch.at_sites.hooks import Hook, notify
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.core.errors import BadInput
 from tests.analysis.watch.records import SIGNER, SITE, alarm, alarmed, status
 

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import pytest
 
-from grandrounds.analysis.watch.metrics import FILE, read_metrics, write_metrics
-from grandrounds.analysis.watch.record import WatchRecord
+from grandrounds.capabilities.watch.at_sites.metrics import FILE, read_metrics, write_metrics
+from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.core.prometheus import label, merge_metrics, prometheus
 from tests.analysis.watch.records import SIGNER, alarm, alarmed, status
 

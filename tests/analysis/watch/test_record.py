@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from grandrounds.analysis.watch.record import HEAD, LEDGER, WatchRecord
-from grandrounds.analysis.watch.signer import Signer, find_signer, run_of
 from grandrounds.audit import verify as names
 from grandrounds.audit.entry import OWN, SIMULATED, Entry, find_fault
 from grandrounds.audit.ledger import Ledger
+from grandrounds.capabilities.watch.at_sites.record import HEAD, LEDGER, WatchRecord
+from grandrounds.capabilities.watch.at_sites.signer import Signer, find_signer, run_of
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
 from tests.analysis.watch.records import FACTS, SIGNER, SITE, alarm, alarmed, started, status

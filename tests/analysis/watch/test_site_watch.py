@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.watch import site_watch
-from grandrounds.analysis.watch.baseline import choose_site, read_baseline
-from grandrounds.analysis.watch.record import BASELINE, LEDGER, STATE, STATUS, WatchRecord
-from grandrounds.analysis.watch.signer import find_signer
-from grandrounds.analysis.watch.site_watch import PatientColumns, open_watch
-from grandrounds.analysis.watch.sources import Source
+from grandrounds.capabilities.watch.at_sites import site_watch
+from grandrounds.capabilities.watch.at_sites.baseline import choose_site, read_baseline
+from grandrounds.capabilities.watch.at_sites.record import BASELINE, LEDGER, STATE, STATUS, WatchRecord
+from grandrounds.capabilities.watch.at_sites.signer import find_signer
+from grandrounds.capabilities.watch.at_sites.site_watch import PatientColumns, open_watch
+from grandrounds.capabilities.watch.at_sites.sources import Source
 from grandrounds.capabilities.watch.statistics import calibrate
 from grandrounds.core.rng import generator
 from grandrounds.runs.run import Run
@@ -34,7 +34,7 @@ SITE = "cleveland"
 def few_streams():
     """Levels of alarms from few resampled streams, which take a tenth of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grandrounds.analysis.watch.baseline.calibrate", partial(calibrate, streams=5))
+        patch.setattr("grandrounds.capabilities.watch.at_sites.baseline.calibrate", partial(calibrate, streams=5))
         yield
 
 
@@ -365,7 +365,7 @@ def test_other_models_and_tasks(tmp_path, label, settings, text):
 def test_explanations_by_hiding_columns_where_no_explainer_suits(run, monkeypatch):
     baseline = read_baseline(run, SITE)
     exact = baseline.observer
-    monkeypatch.setattr("grandrounds.analysis.watch.observer.Observer._signed", _no_explainer)
+    monkeypatch.setattr("grandrounds.capabilities.watch.at_sites.observer.Observer._signed", _no_explainer)
     rows = RunRows.read(run).consortium.data.table.take(np.arange(5))
     other = type(exact)(exact.model, exact.background)
     assert other.explainer == "hiding one column at a time"

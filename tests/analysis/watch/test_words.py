@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from grandrounds.analysis.watch import words
-from grandrounds.analysis.watch.patients import Patients, WatchedColumn
-from grandrounds.analysis.watch.sums import BLOCK, MOST_BLOCKS, Blocks, SumLayout, outcome_figures, outcome_rows
-from grandrounds.analysis.watch.units import find_unit_change
+from grandrounds.capabilities.watch.at_sites import words
+from grandrounds.capabilities.watch.at_sites.patients import Patients, WatchedColumn
+from grandrounds.capabilities.watch.at_sites.sums import (
+    BLOCK,
+    MOST_BLOCKS,
+    Blocks,
+    SumLayout,
+    outcome_figures,
+    outcome_rows,
+)
+from grandrounds.capabilities.watch.at_sites.units import find_unit_change
 from grandrounds.core.rng import generator
 
 GLUCOSE = WatchedColumn("glucose", low=40, high=600, middle=140)

@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort, read_cohort, read_span
+from grandrounds.capabilities.sources.cohort.definition import Code, Cohort, write_span
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.cohort_file import parse_cohort, read_cohort, read_span
-from grandrounds.data.cohort.definition import Code, Cohort, write_span
 
 FILE = """
 name = "death in hospital"

@@ -8,10 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+from grandrounds.capabilities.sources.cohort.extract import CohortTable, extract_table
+from grandrounds.capabilities.sources.cohort.records import (
+    Deaths,
+    Periods,
+    Persons,
+    Records,
+    Visits,
+    end_of_day,
+    to_words,
+)
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.cohort_file import parse_cohort
-from grandrounds.data.cohort.extract import CohortTable, extract_table
-from grandrounds.data.cohort.records import Deaths, Periods, Persons, Records, Visits, end_of_day, to_words
 
 GLUCOSE, SEPSIS = "LOINC:2345-7", "SNOMED:91302008"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort, read_codes
+from grandrounds.capabilities.sources.cohort.definition import ConceptSet
+from grandrounds.capabilities.sources.cohort.extract import extract_table
+from grandrounds.capabilities.sources.cohort.fhir import FhirSource
+from grandrounds.capabilities.sources.cohort.fhir_codes import find_vocabulary
+from grandrounds.capabilities.sources.cohort.fhir_elements import parse_end, parse_record_time, read_reference
+from grandrounds.capabilities.sources.cohort.records import Records
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.cohort_file import parse_cohort, read_codes
-from grandrounds.data.cohort.definition import ConceptSet
-from grandrounds.data.cohort.extract import extract_table
-from grandrounds.data.cohort.fhir import FhirSource
-from grandrounds.data.cohort.fhir_codes import find_vocabulary
-from grandrounds.data.cohort.fhir_elements import parse_end, parse_record_time, read_reference
-from grandrounds.data.cohort.records import Records
 from grandrounds.data.limits import LONGEST_LINE
 from tests.support import refused
 

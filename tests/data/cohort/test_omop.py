@@ -14,13 +14,13 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+from grandrounds.capabilities.sources.cohort.counts import count_concepts, measure_coverage
+from grandrounds.capabilities.sources.cohort.definition import Code, ConceptSet
+from grandrounds.capabilities.sources.cohort.extract import extract_table
+from grandrounds.capabilities.sources.cohort.sources import open_source
+from grandrounds.capabilities.sources.cohort.vocabulary import open_vocabulary
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.cohort_file import parse_cohort
-from grandrounds.data.cohort.counts import count_concepts, measure_coverage
-from grandrounds.data.cohort.definition import Code, ConceptSet
-from grandrounds.data.cohort.extract import extract_table
-from grandrounds.data.cohort.sources import open_source
-from grandrounds.data.cohort.vocabulary import open_vocabulary
 from tests.data.cohort import omop_example as example
 from tests.support import refused
 
@@ -383,7 +383,7 @@ def test_schemas_of_a_database(tmp_path):
 
 
 def test_more_concepts_than_one_statement_takes(tmp_path, monkeypatch):
-    from grandrounds.data.cohort import omop_sql
+    from grandrounds.capabilities.sources.cohort import omop_sql
 
     monkeypatch.setattr(omop_sql, "_IDS", 1)
     monkeypatch.setattr(omop_sql, "_WORDS", 1)

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.data.cohort.cohort_file import parse_cohort
-from grandrounds.data.cohort.definition import Cohort
-from grandrounds.data.cohort.extract import CohortTable, extract_table
-from grandrounds.data.cohort.fhir import FhirSource
-from grandrounds.data.cohort.sources import open_source
-from grandrounds.data.cohort.vocabulary import open_vocabulary
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+from grandrounds.capabilities.sources.cohort.definition import Cohort
+from grandrounds.capabilities.sources.cohort.extract import CohortTable, extract_table
+from grandrounds.capabilities.sources.cohort.fhir import FhirSource
+from grandrounds.capabilities.sources.cohort.sources import open_source
+from grandrounds.capabilities.sources.cohort.vocabulary import open_vocabulary
 from tests.data.cohort.clinical_export import Event, Hospital, Patient, Stay, write_fhir, write_omop
 from tests.data.cohort.eicu_export import NO, VENTILATED, YES, EicuDemo, read_eicu, uses_millimoles
 

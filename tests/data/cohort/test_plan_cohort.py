@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import tomllib
 
-from grandrounds.core.plan_types import DataSettings
-from grandrounds.data.agreement.schema_file import parse_schema
-from grandrounds.data.cohort.cohort_file import parse_cohort
-from grandrounds.data.cohort.plan_cohort import (
+from grandrounds.capabilities.sources.cohort.cohort_file import parse_cohort
+from grandrounds.capabilities.sources.cohort.plan_cohort import (
     compare_cohorts,
     implied_settings,
     merge_cohort,
@@ -16,6 +14,8 @@ from grandrounds.data.cohort.plan_cohort import (
     resolve_cohort,
     write_agreed,
 )
+from grandrounds.core.plan_types import DataSettings
+from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.readers import read_plan_table
 from grandrounds.experiment.experiment import Experiment
 from tests.data.cohort.omop_hospitals import COHORT, write_hospitals

@@ -8,10 +8,10 @@ import gzip
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.quality.assessment.assess import assess_data, assess_table
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema
-from grandrounds.data.quality.assess import assess_data, assess_table
 from grandrounds.data.table import Table, to_text
 from tests.command import rounds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.quality.assessment.assess import assess_table
 from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.schema import DataSchema
-from grandrounds.data.quality.assess import assess_table
 from grandrounds.data.table import Table
 
 PLAIN = {

@@ -12,10 +12,8 @@ from pydicom.data import get_testdata_file
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.uid import MPEG2MPML, DeflatedExplicitVRLittleEndian, RLELossless
 
-from grandrounds.core.errors import BadInput
-from grandrounds.data.scan_options import ScanOptions
-from grandrounds.data.scans.dicom import open_series
-from grandrounds.data.scans.series import (
+from grandrounds.capabilities.sources.scans.dicom import open_series
+from grandrounds.capabilities.sources.scans.series import (
     choose_series,
     find_dicom_files,
     group_series,
@@ -23,7 +21,9 @@ from grandrounds.data.scans.series import (
     missing_from_dicomdir,
     read_header,
 )
-from grandrounds.data.scans.volume import render
+from grandrounds.capabilities.sources.scans.volume import render
+from grandrounds.core.errors import BadInput
+from grandrounds.data.scan_options import ScanOptions
 from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct
 from tests.support import refused
 

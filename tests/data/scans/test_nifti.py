@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from nibabel.testing import data_path
 
+from grandrounds.capabilities.sources.scans.masks import read_scan_mask
+from grandrounds.capabilities.sources.scans.nifti import open_nifti
+from grandrounds.capabilities.sources.scans.volume import PLANE_AXES, render, reorient
 from grandrounds.core.errors import BadInput
 from grandrounds.data.scan_options import ScanOptions
-from grandrounds.data.scans.masks import read_scan_mask
-from grandrounds.data.scans.nifti import open_nifti
-from grandrounds.data.scans.volume import PLANE_AXES, render, reorient
 from tests.data.scans.make import save_nifti
 from tests.support import refused
 

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from grandrounds.capabilities.sources.scans.deidentify import IDENTIFYING
+from grandrounds.capabilities.sources.scans.reading import read_scans
+from grandrounds.capabilities.sources.scans.volume import crop_or_pad, resample, resampling_weights
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.scan_options import ScanOptions, parse_options
-from grandrounds.data.scans.deidentify import IDENTIFYING
-from grandrounds.data.scans.reading import read_scans
-from grandrounds.data.scans.volume import crop_or_pad, resample, resampling_weights
 from grandrounds.data.table import Table
 from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti, uid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.case_page import event_name, value_with_unit
+from grandrounds.capabilities.cases.case_page import event_name, value_with_unit
 from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.sets import eicu
 from grandrounds.data.sets.catalog import CATALOG

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.analysis.audit.file_check import AuditFindings
-from grandrounds.analysis.watch.record import (
+from grandrounds.audit.book import Book, read_keys
+from grandrounds.audit.canonical import loads
+from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED, SIMULATED_KEYS, Content
+from grandrounds.audit.files import hash_file, read_file
+from grandrounds.audit.head import SignedHead
+from grandrounds.audit.ledger import Ledger
+from grandrounds.audit.merkle import Tree
+from grandrounds.audit.verdict import AuditResult
+from grandrounds.audit.verify import UNREADABLE, Finding, verify
+from grandrounds.audit.watch_entry import ALARM, READING, START
+from grandrounds.capabilities.watch.at_sites.record import (
     ALARMS,
     BASELINE,
     HEAD,
@@ -23,17 +33,7 @@ from grandrounds.analysis.watch.record import (
     hash_alarm,
     hash_status,
 )
-from grandrounds.analysis.watch.signer import run_of
-from grandrounds.audit.book import Book, read_keys
-from grandrounds.audit.canonical import loads
-from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED, SIMULATED_KEYS, Content
-from grandrounds.audit.files import hash_file, read_file
-from grandrounds.audit.head import SignedHead
-from grandrounds.audit.ledger import Ledger
-from grandrounds.audit.merkle import Tree
-from grandrounds.audit.verdict import AuditResult
-from grandrounds.audit.verify import UNREADABLE, Finding, verify
-from grandrounds.audit.watch_entry import ALARM, READING, START
+from grandrounds.capabilities.watch.at_sites.signer import run_of
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import load_public
 

@@ -16,10 +16,10 @@ from grandrounds.cli.terminal import echo, reads_run
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grandrounds.analysis.attacks.attribute import AttributeInference
-    from grandrounds.analysis.attacks.evidence import Evidence
-    from grandrounds.analysis.attacks.reconstruction import Reconstruction
     from grandrounds.analysis.membership.attack import Membership
+    from grandrounds.capabilities.attacks.attribute import AttributeInference
+    from grandrounds.capabilities.attacks.evidence import Evidence
+    from grandrounds.capabilities.attacks.reconstruction import Reconstruction
     from grandrounds.runs.run import Run
 
 
@@ -103,7 +103,7 @@ def _run_attacks(
     """Make the attacks; a bar counts shadow runs, and a line names the attack that runs."""
     from rich.text import Text
 
-    from grandrounds.analysis.attacks.evidence import collect_evidence
+    from grandrounds.capabilities.attacks.evidence import collect_evidence
     from grandrounds.cli.screen import runs_bar
     from grandrounds.cli.terminal import Terminal
 

@@ -8,12 +8,12 @@ CAPABILITY = Capability(
     budget=4_500,
     page="explain.md",
     names={
-        "explain_case": "grandrounds.analysis.case.case:explain_case",
-        "explain_site": "grandrounds.analysis.case.case:explain_site",
+        "explain_case": f"{__name__}.case:explain_case",
+        "explain_site": f"{__name__}.case:explain_site",
     },
     commands={
-        "explain": Command(f"{__name__}.commands:register", panel="Inspect", after="report"),
-        "explain masks": Command("grandrounds.cli.images:masks_app"),
-        "explain maps": Command("grandrounds.cli.images:maps_app"),
+        "explain": Command(f"{__name__}.commands.explain:register", panel="Inspect", after="report"),
+        "explain masks": Command(f"{__name__}.commands.images:masks_app"),
+        "explain maps": Command(f"{__name__}.commands.images:maps_app"),
     },
 )

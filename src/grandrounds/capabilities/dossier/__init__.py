@@ -8,8 +8,8 @@ CAPABILITY = Capability(
     budget=6_000,
     page="dossier.md",
     names={
-        "dossier": "grandrounds.api.dossiers:dossier",
-        "verify_dossier": "grandrounds.api.dossiers:verify_dossier",
+        "dossier": f"{__name__}.api:dossier",
+        "verify_dossier": f"{__name__}.api:verify_dossier",
     },
     commands={
         "models": Command(f"{__name__}.commands.models:app", panel="Trust"),

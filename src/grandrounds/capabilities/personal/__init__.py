@@ -3,10 +3,10 @@
 from grandrounds.core.capability import Capability, PersonalPart, Stage
 
 _FITTED = {
-    "fit": "grandrounds.methods.personal.training:fit_part",
-    "refusals": "grandrounds.experiment.checks.personal:refusals",
+    "fit": f"{__name__}.training:fit_part",
+    "refusals": f"{__name__}.checks:refusals",
 }
-_TRAINED_IN_ROUNDS = {**_FITTED, "site": "grandrounds.methods.personal.training:TrainedParts"}
+_TRAINED_IN_ROUNDS = {**_FITTED, "site": f"{__name__}.training:TrainedParts"}
 
 CAPABILITY = Capability(
     name="personal",
@@ -30,8 +30,8 @@ CAPABILITY = Capability(
     },
     stages={
         "personal.differences": Stage(
-            ask="grandrounds.methods.personal.differences:collect_differences",
-            answer="grandrounds.methods.personal.differences:answer_differences",
+            ask=f"{__name__}.differences:collect_differences",
+            answer=f"{__name__}.differences:answer_differences",
         ),
     },
 )

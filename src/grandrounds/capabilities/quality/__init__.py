@@ -11,9 +11,9 @@ CAPABILITY = Capability(
         "quality": Command(f"{__name__}.commands:register", panel="Data", after="scans"),
     },
     methods={
-        "quality": "grandrounds.methods.quality.server:Quality",
+        "quality": f"{__name__}.method.server:Quality",
     },
     method_options={
-        "quality": MethodSection("grandrounds.methods.quality.options:QualityOptions", after="watch"),
+        "quality": MethodSection(f"{__name__}.method.options:QualityOptions", after="watch"),
     },
 )

@@ -8,18 +8,18 @@ CAPABILITY = Capability(
     budget=7_500,
     page="watch.md",
     names={
-        "recalibrate": "grandrounds.api.recalibrating:recalibrate",
-        "watch": "grandrounds.api.watching:watch",
-        "watch_consortium": "grandrounds.api.watching:watch_consortium",
+        "recalibrate": f"{__name__}.api.recalibrating:recalibrate",
+        "watch": f"{__name__}.api.watching:watch",
+        "watch_consortium": f"{__name__}.api.watching:watch_consortium",
     },
     commands={
         "watch": Command(f"{__name__}.commands.watch:register", panel="Use", after="evaluate"),
         "recalibrate": Command(f"{__name__}.commands.recalibrate:register", panel="Use", after="watch"),
     },
     methods={
-        "watch": "grandrounds.methods.watch.server:Watch",
+        "watch": f"{__name__}.method.server:Watch",
     },
     method_options={
-        "watch": MethodSection("grandrounds.methods.watch.options:WatchOptions", after="card"),
+        "watch": MethodSection(f"{__name__}.method.options:WatchOptions", after="card"),
     },
 )

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import Request
 from pydantic import BaseModel
 
-from grandrounds.analysis.register import ModelStatus, RegisterView
 from grandrounds.audit.register_state import Event
 from grandrounds.capabilities.console.api.parameters import RunName
 from grandrounds.capabilities.console.api.resources import ROOT, Resources, to_id
@@ -16,6 +15,7 @@ from grandrounds.capabilities.console.auth.access import CurrentUser, require_ar
 from grandrounds.capabilities.console.auth.users import Area
 from grandrounds.capabilities.console.register.view import load_register
 from grandrounds.capabilities.console.run_index import NotFound, RunIndex
+from grandrounds.capabilities.dossier.register import ModelStatus, RegisterView
 
 resources = Resources("register")
 Reader = Annotated[CurrentUser, require_area(Area.REGISTER)]

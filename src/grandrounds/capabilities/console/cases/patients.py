@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.case import Case, explain_row
-from grandrounds.analysis.case.case_page import event_phrase
-from grandrounds.analysis.case.counterfactual import Counterfactual, find_counterfactuals
-from grandrounds.analysis.case.similar import SimilarPatients, count_outcomes, nearest_rows
-from grandrounds.analysis.case.table import CaseExplanation, verdict
+from grandrounds.capabilities.cases.case import Case, explain_row
+from grandrounds.capabilities.cases.case_page import event_phrase
+from grandrounds.capabilities.cases.counterfactual import Counterfactual, find_counterfactuals
+from grandrounds.capabilities.cases.similar import SimilarPatients, count_outcomes, nearest_rows
+from grandrounds.capabilities.cases.table import CaseExplanation, verdict
 from grandrounds.capabilities.console.cases.site_rows import SiteRows
 from grandrounds.capabilities.console.run_index import NotFound
 from grandrounds.core.arrays import Array

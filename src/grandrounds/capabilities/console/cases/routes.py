@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from grandrounds.analysis.case.case_page import Scale
+from grandrounds.capabilities.cases.case_page import Scale
 from grandrounds.capabilities.console import access_log
 from grandrounds.capabilities.console.api import REFUSED, Responses
 from grandrounds.capabilities.console.app_state import get_state

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.table import CaseExplanation
-from grandrounds.analysis.case.values import is_yes_no, short
+from grandrounds.capabilities.cases.table import CaseExplanation
+from grandrounds.capabilities.cases.values import is_yes_no, short
 from grandrounds.capabilities.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding

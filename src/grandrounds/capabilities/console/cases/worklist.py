@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.analysis.register import ModelStatus, RegisterView, read_register
 from grandrounds.audit.register_state import State
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.audit import WORKING, check
+from grandrounds.capabilities.dossier.register import ModelStatus, RegisterView, read_register
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.runs.withdrawal import MARK
 

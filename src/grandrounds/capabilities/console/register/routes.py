@@ -17,8 +17,6 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.analysis.register.register import ChangedMeanwhile, Register
-from grandrounds.analysis.register.signing_key import LONGEST, WrongPassphrase
 from grandrounds.audit.register_entry import DECISIONS, MOST, USE
 from grandrounds.audit.register_entry import LONGEST as LONGEST_NOTE
 from grandrounds.capabilities.console import access_log
@@ -35,6 +33,8 @@ from grandrounds.capabilities.console.auth.users import Area
 from grandrounds.capabilities.console.cache import hide_root
 from grandrounds.capabilities.console.register.view import find_signatory, load_register, model_page, sort_models
 from grandrounds.capabilities.console.render import link, render_page
+from grandrounds.capabilities.dossier.register.register import ChangedMeanwhile, Register
+from grandrounds.capabilities.dossier.register.signing_key import LONGEST, WrongPassphrase
 from grandrounds.core.errors import BadInput
 
 router = APIRouter(include_in_schema=False)

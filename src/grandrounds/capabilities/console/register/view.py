@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from grandrounds.analysis.register import ModelStatus, RegisterView, read_register
 from grandrounds.audit.register_entry import APPROVE, USE, WITHDRAW_MODEL
 from grandrounds.audit.register_state import Event, Signatory, State
 from grandrounds.capabilities.console.auth.access import CurrentUser
@@ -17,6 +16,7 @@ from grandrounds.capabilities.console.auth.users import Area
 from grandrounds.capabilities.console.cache import hide_root
 from grandrounds.capabilities.console.run_index import NotFound, RunIndex
 from grandrounds.capabilities.console.views import audit as audit_view
+from grandrounds.capabilities.dossier.register import ModelStatus, RegisterView, read_register
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.report.overview import Overview, make_overview
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from grandrounds.analysis.register import ModelStatus, RegisterView
 from grandrounds.audit.register_state import State
 from grandrounds.capabilities.console.register.view import load_register
 from grandrounds.capabilities.console.run_index import FINISHED, NotFound, RunEntry, RunIndex, Unreadable
@@ -15,6 +14,7 @@ from grandrounds.capabilities.console.views.overview import (
     compare_run_hospitals,
     make_run_overview,
 )
+from grandrounds.capabilities.dossier.register import ModelStatus, RegisterView
 from grandrounds.report.hospitals import BETTER, UNCLEAR, WORSE, Hospital
 from grandrounds.report.overview import BETTER as BETTER_OVERALL
 from grandrounds.report.overview import MIXED, Overview

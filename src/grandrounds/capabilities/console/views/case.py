@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.case_page import (
+from grandrounds.capabilities.cases.case_page import (
     PARTS,
     PRIVATE,
     Scale,
@@ -30,11 +30,11 @@ from grandrounds.analysis.case.case_page import (
     value_with_unit,
     verdict_lines,
 )
-from grandrounds.analysis.case.counterfactual import NONE as NO_CHANGE
-from grandrounds.analysis.case.image import ImageExplanation
-from grandrounds.analysis.case.outcome import OutcomeExplanation
-from grandrounds.analysis.case.table import Attribution, CaseExplanation
-from grandrounds.analysis.case.values import WHY, quality_lines
+from grandrounds.capabilities.cases.counterfactual import NONE as NO_CHANGE
+from grandrounds.capabilities.cases.image import ImageExplanation
+from grandrounds.capabilities.cases.outcome import OutcomeExplanation
+from grandrounds.capabilities.cases.table import Attribution, CaseExplanation
+from grandrounds.capabilities.cases.values import WHY, quality_lines
 from grandrounds.capabilities.console.cases.patients import Patients, Reliability
 from grandrounds.capabilities.console.cases.what_if import Control, controls, list_candidates, parse_values
 from grandrounds.capabilities.console.run_index import NotFound

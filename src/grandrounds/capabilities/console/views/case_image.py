@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.case_page import PARTS
-from grandrounds.analysis.case.image import MAPS, ImageExplanation
-from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict, wrong_text
+from grandrounds.capabilities.cases.case_page import PARTS
+from grandrounds.capabilities.cases.image import MAPS, ImageExplanation
+from grandrounds.capabilities.cases.image_page import (
+    colour_map,
+    heat_note,
+    image_title,
+    to_display,
+    verdict,
+    wrong_text,
+)
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound
 from grandrounds.capabilities.console.views.case import Band, band

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.image import ImageExplanation
-from grandrounds.analysis.case.outcome import OutcomeExplanation
-from grandrounds.analysis.case.table import CaseExplanation
+from grandrounds.capabilities.cases.image import ImageExplanation
+from grandrounds.capabilities.cases.outcome import OutcomeExplanation
+from grandrounds.capabilities.cases.table import CaseExplanation
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound, RunIndex
 from grandrounds.core.errors import BadInput

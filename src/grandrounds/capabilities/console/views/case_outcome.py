@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.case_page import PARTS, PRIVATE, case_title, missing_lines, patient_name
-from grandrounds.analysis.case.outcome import OutcomeExplanation
-from grandrounds.analysis.case.outcome_page import (
+from grandrounds.capabilities.cases.case_page import PARTS, PRIVATE, case_title, missing_lines, patient_name
+from grandrounds.capabilities.cases.outcome import OutcomeExplanation
+from grandrounds.capabilities.cases.outcome_page import (
     contribution_rows,
     format_prediction,
     outcome_figure,
@@ -16,7 +16,7 @@ from grandrounds.analysis.case.outcome_page import (
     prediction_interval_text,
     prediction_title,
 )
-from grandrounds.analysis.case.values import quality_lines
+from grandrounds.capabilities.cases.values import quality_lines
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound
 from grandrounds.capabilities.console.views.case import MAX_BARS, WATERFALL, Remark

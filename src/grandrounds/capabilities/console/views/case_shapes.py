@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.outcome import OutcomeExplanation
-from grandrounds.analysis.case.table import CaseExplanation
+from grandrounds.capabilities.cases.outcome import OutcomeExplanation
+from grandrounds.capabilities.cases.table import CaseExplanation
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound
 from grandrounds.capabilities.statistics.models.card import AT_MOST, LEVEL, MISSING, Term, show_risk

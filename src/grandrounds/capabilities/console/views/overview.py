@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from grandrounds.analysis.register import ModelStatus
 from grandrounds.capabilities.console.cache import get_cache
 from grandrounds.capabilities.console.register.view import load_register
 from grandrounds.capabilities.console.run_index import FINISHED, RunIndex
 from grandrounds.capabilities.console.views import audit as audit_view
+from grandrounds.capabilities.dossier.register import ModelStatus
 from grandrounds.report.hospitals import HospitalComparison, compare_hospitals
 from grandrounds.report.overview import NO_LEDGER, NOT_CHECKED, LedgerCheck, Overview, make_overview
 from grandrounds.runs.overview import unfinished_overview

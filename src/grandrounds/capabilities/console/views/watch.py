@@ -13,12 +13,21 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from grandrounds.analysis.audit.watch_check import audit_watch
-from grandrounds.analysis.watch.alarm_states import RecordedAlarm
-from grandrounds.analysis.watch.record import ALARMS, BASELINE, HEAD, KEY, LEDGER, STATE, STATUS, WatchRecord
 from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.watch_entry import READING
 from grandrounds.capabilities.console.cache import get_cache, hide_root, read_checked, stamp_files
 from grandrounds.capabilities.console.run_index import NotFound, RunEntry, RunIndex, Unreadable, refuse_file
+from grandrounds.capabilities.watch.at_sites.alarm_states import RecordedAlarm
+from grandrounds.capabilities.watch.at_sites.record import (
+    ALARMS,
+    BASELINE,
+    HEAD,
+    KEY,
+    LEDGER,
+    STATE,
+    STATUS,
+    WatchRecord,
+)
 from grandrounds.core.arrays import read_json
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.watch import evidence_over_patients

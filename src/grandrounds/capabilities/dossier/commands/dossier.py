@@ -13,7 +13,7 @@ from grandrounds.cli.options import Quiet, TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.dossier.writer import Dossier
+    from grandrounds.capabilities.dossier.building.writer import Dossier
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,7 @@ def dossier(
 
     Example: `rounds dossier runs/heart-fedavg-seed0`
     """
-    from grandrounds.analysis.dossier.writer import write_dossier
+    from grandrounds.capabilities.dossier.building.writer import write_dossier
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
@@ -108,7 +108,7 @@ def verify(
 
     Example: `rounds dossier verify runs/heart-fedavg-seed0/dossier`
     """
-    from grandrounds.analysis.dossier.verify import verify_dossier
+    from grandrounds.capabilities.dossier.building.verify import verify_dossier
     from grandrounds.cli.audit import FAILED
     from grandrounds.protocol.identity import load_public
 

@@ -16,8 +16,8 @@ import typer
 from grandrounds.cli.terminal import Terminal, echo, reads_run, show_fingerprints, styled, warn
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.register import ModelStatus, RegisterView
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register import ModelStatus, RegisterView
+    from grandrounds.capabilities.dossier.register.register import Register
 
 FAILED = 3
 """Exit code of a verification that found a fault."""
@@ -71,7 +71,7 @@ def init(
 
     Example: `rounds models init --role "medical director" --role "data protection officer"`
     """
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register.register import Register
     from grandrounds.protocol.identity import load_public
 
     register = Register.create(runs, roles=role, note=note)
@@ -238,10 +238,10 @@ def verify(
 
     Exit codes: 0 verified; 2 bad input; 3 the register does not verify, or a model that is not withdrawn is not valid.
     """
-    from grandrounds.analysis.register.folder import load_register, register_of
-    from grandrounds.analysis.register.status import check_record
     from grandrounds.audit.head import SignedHead
     from grandrounds.audit.register_state import State
+    from grandrounds.capabilities.dossier.register.folder import load_register, register_of
+    from grandrounds.capabilities.dossier.register.status import check_record
     from grandrounds.protocol.identity import load_public
 
     _read(runs)
@@ -281,7 +281,7 @@ def roles(
     passphrase_file: PassphraseFiles = [],  # noqa: B006
 ) -> None:
     """Change the roles that must approve a model. A signatory of each present role must agree."""
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register.register import Register
 
     register = Register(runs)
     register.load()
@@ -303,7 +303,7 @@ def add(
     While the register is being set up, that is until each role has a signatory, nobody has to agree. Afterwards a signatory of
     each role must: `--by NAME` for each.
     """
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register.register import Register
 
     register, passphrases = Register(runs), _Passphrases(passphrase_file)
     register.load()
@@ -322,7 +322,7 @@ def end(
     passphrase_file: PassphraseFiles = [],  # noqa: B006
 ) -> None:
     """End a person's right to sign, such as when they leave. Earlier signatures stay valid. One signatory is enough."""
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register.register import Register
 
     register = Register(runs)
     register.load()
@@ -404,8 +404,8 @@ def _decide(
 
 def _register(run: Path, runs: Path | None) -> Register:
     """Find the register of a run."""
-    from grandrounds.analysis.register.folder import find_root
-    from grandrounds.analysis.register.register import Register
+    from grandrounds.capabilities.dossier.register.folder import find_root
+    from grandrounds.capabilities.dossier.register.register import Register
 
     found = runs or find_root(run) or run.resolve().parent
     register = Register(found)
@@ -414,7 +414,7 @@ def _register(run: Path, runs: Path | None) -> Register:
 
 
 def _status(register: Register, run: Path) -> ModelStatus:
-    from grandrounds.analysis.register import read_register
+    from grandrounds.capabilities.dossier.register import read_register
     from grandrounds.core.errors import BadInput
 
     view = read_register(register.runs)
@@ -428,7 +428,7 @@ def _status(register: Register, run: Path) -> ModelStatus:
 
 
 def _read(runs: Path) -> RegisterView:
-    from grandrounds.analysis.register import read_register
+    from grandrounds.capabilities.dossier.register import read_register
     from grandrounds.core.errors import BadInput
 
     view = read_register(runs)

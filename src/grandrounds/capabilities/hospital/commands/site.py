@@ -81,9 +81,9 @@ def check(
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
     from grandrounds.capabilities.hospital.commands.site_report import compare_at_home, write_check
+    from grandrounds.capabilities.quality.assessment.assess import read_and_assess
     from grandrounds.data.agreement import check as fit
     from grandrounds.data.agreement.schema_file import read_schema
-    from grandrounds.data.quality.assess import read_and_assess
 
     agreed = read_schema(schema)
     form = Reading(decimal, text_encoding, separator, None, censored, sheet).text_format()

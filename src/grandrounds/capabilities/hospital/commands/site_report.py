@@ -10,8 +10,8 @@ PAGE = "data-check.html"
 """Page of the last check, in the folder of the site's state."""
 
 if TYPE_CHECKING:
+    from grandrounds.capabilities.quality.assessment.report import QualityReport
     from grandrounds.data.agreement.schema import AgreedSchema
-    from grandrounds.data.quality.report import QualityReport
     from grandrounds.data.table import Table
 
 
@@ -70,11 +70,11 @@ def compare_at_home(totals: Path, schema: AgreedSchema, rows: Table | None) -> l
     Raises:
         BadInput: The file cannot be read, or the data are images.
     """
+    from grandrounds.capabilities.quality.method.result import compare_with_totals
     from grandrounds.core.errors import BadInput
     from grandrounds.data.agreement.bins import AgreedBins
     from grandrounds.data.agreement.counts import Roles, count_rows
     from grandrounds.data.agreement.schema import DataSchema
-    from grandrounds.methods.quality.result import compare_with_totals
 
     if rows is None or not isinstance(schema, DataSchema):
         raise BadInput("images have no counts in agreed bins: leave out --totals", code="needs-table")

@@ -100,8 +100,8 @@ def check_data(folder: SiteFolder, data: str, *, query: str | None, unfit: bool)
         BadInput: The data cannot be read, or do not fit the schema.
     """
     from grandrounds.capabilities.hospital.commands.site_report import PAGE, write_check
+    from grandrounds.capabilities.quality.assessment.assess import read_and_assess
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.quality.assess import read_and_assess
 
     schema = folder.schema()
     if schema is None:

@@ -256,8 +256,8 @@ def _read_data(content: Section, folder: Path | None) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]", code="wrong-type")
     if data:
+        from grandrounds.capabilities.sources.cohort.plan_cohort import COHORT_FILE, resolve_cohort
         from grandrounds.data.agreement.schema_file import parse_schema
-        from grandrounds.data.cohort.plan_cohort import COHORT_FILE, resolve_cohort
 
         if "cohort" in data and folder is not None and (folder / PROVISIONED_BY).exists():
             data = {**data, "cohort": COHORT_FILE}

@@ -33,11 +33,11 @@ from grandrounds.capabilities.hospital.deploy.start_files import (
 )
 from grandrounds.capabilities.hospital.keeper.network.route import LOOPBACK
 from grandrounds.capabilities.hospital.keeper.policy.templates import STRICT, policy_template
+from grandrounds.capabilities.sources.cohort.plan_cohort import COHORT_FILE
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import folder_name
 from grandrounds.data.agreement.schema_file import parse_schema
-from grandrounds.data.cohort.plan_cohort import COHORT_FILE
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers

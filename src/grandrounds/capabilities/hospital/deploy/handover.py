@@ -21,8 +21,13 @@ from grandrounds.capabilities.hospital.keeper.access import FILE as STRANGERS
 from grandrounds.capabilities.hospital.keeper.access import RejectedPeer, RejectedPeers
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.capabilities.hospital.keeper.policy.rules import TOLD, Policy
+from grandrounds.capabilities.sources.cohort.plan_cohort import (
+    COHORT_FILE,
+    compare_cohorts,
+    compare_values,
+    read_file_cohort,
+)
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.plan_cohort import COHORT_FILE, compare_cohorts, compare_values, read_file_cohort
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE, Changes, Peers, fingerprint
 from grandrounds.protocol.peers import FILE as PEERS

@@ -23,12 +23,12 @@ from grandrounds.capabilities.hospital.keeper.codes import Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import NUMBERS, Policy, cohort_digest
 from grandrounds.capabilities.hospital.keeper.store import Facts
+from grandrounds.capabilities.sources.cohort.plan_cohort import read_agreed
 from grandrounds.capabilities.statistics.methods.site import FORESEEN, read_question
 from grandrounds.capabilities.statistics.question import unpack_blocks
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
-from grandrounds.data.cohort.plan_cohort import read_agreed
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET, STATISTIC
 from grandrounds.site.secure import UnknownPeers

@@ -17,13 +17,13 @@ from grandrounds.capabilities.hospital.keeper.policy.rules import TOLD, Policy
 from grandrounds.capabilities.hospital.keeper.runtime.keeper import Keeper
 from grandrounds.capabilities.hospital.keeper.runtime.run import SiteIdentity
 from grandrounds.capabilities.hospital.keeper.store import Store
+from grandrounds.capabilities.sources.cohort.definition import Cohort
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.check import read_rows
 from grandrounds.data.agreement.schema import AgreedSchema, DataSchema
 from grandrounds.data.agreement.schema_file import parse_schema
-from grandrounds.data.cohort.definition import Cohort
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.new_patients import NewPatients

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grandrounds.analysis.watch.record import LEDGER, WatchRecord
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+from grandrounds.capabilities.watch.at_sites.record import LEDGER, WatchRecord
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named, slug
 from grandrounds.methods.guard.site import digest_model

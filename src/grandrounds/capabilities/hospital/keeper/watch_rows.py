@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grandrounds.analysis.watch.baseline import SiteRows
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.capabilities.hospital.keeper.runtime.run import build_stack
+from grandrounds.capabilities.watch.at_sites.baseline import SiteRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan

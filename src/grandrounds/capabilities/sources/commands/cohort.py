@@ -13,8 +13,8 @@ from grandrounds.cli.options import Vocabulary
 from grandrounds.cli.terminal import Terminal, echo, warn
 
 if TYPE_CHECKING:
-    from grandrounds.data.cohort.counts import Coverage
-    from grandrounds.data.cohort.extract import CohortTable
+    from grandrounds.capabilities.sources.cohort.counts import Coverage
+    from grandrounds.capabilities.sources.cohort.extract import CohortTable
 
 app = typer.Typer(
     help="Define a cohort on OMOP or FHIR records: draft it, check it, build its table.", no_args_is_help=True
@@ -42,9 +42,9 @@ def draft(
 
     Example: `rounds cohort draft omop/ --out cohort.toml`
     """
-    from grandrounds.api.cohorts import draft_cohort_file
+    from grandrounds.capabilities.sources.api import draft_cohort_file
+    from grandrounds.capabilities.sources.cohort.draft import DraftLimits
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.cohort.draft import DraftLimits
 
     if out.exists():
         raise BadInput(f"{out} exists and is not overwritten; give another --out", code="file-exists")
@@ -71,9 +71,9 @@ def check(
 
     Example: `rounds cohort check cohort.toml --data omop/`
     """
-    from grandrounds.api.cohorts import check_cohort
-    from grandrounds.data.cohort.cohort_file import read_cohort
-    from grandrounds.data.cohort.draft import describe_cohort
+    from grandrounds.capabilities.sources.api import check_cohort
+    from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
+    from grandrounds.capabilities.sources.cohort.draft import describe_cohort
 
     definition = read_cohort(cohort)
     checked = None if data is None else check_cohort(cohort, data, vocabulary=vocabulary)
@@ -115,7 +115,7 @@ def build(
     """
     import os
 
-    from grandrounds.api.cohorts import check_cohort
+    from grandrounds.capabilities.sources.api import check_cohort
     from grandrounds.core.errors import BadInput
     from grandrounds.data.row_files import to_csv, to_parquet
 

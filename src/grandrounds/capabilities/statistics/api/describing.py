@@ -12,11 +12,11 @@ import numpy as np
 
 from grandrounds.api.progress import RunProgress, exchange_progress
 from grandrounds.api.sources import Settings, apply_settings, cohort_value, memory_rows
+from grandrounds.capabilities.sources.cohort.definition import Cohort
+from grandrounds.capabilities.sources.cohort.plan_cohort import read_agreed, write_agreed
 from grandrounds.capabilities.statistics.table_rows import TableRequest, choose_terms, split_sites
 from grandrounds.capabilities.statistics.table_terms import MOST_LEVELS
 from grandrounds.core.errors import BadInput
-from grandrounds.data.cohort.definition import Cohort
-from grandrounds.data.cohort.plan_cohort import read_agreed, write_agreed
 from grandrounds.data.table import missing_mask
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def read_records(data: Any, cohort: Cohort) -> tuple[Table, str | None]:
     Raises:
         BadInput: The records cannot be read.
     """
-    from grandrounds.data.cohort.hospitals import SITE, read_cohort_table
+    from grandrounds.capabilities.sources.cohort.hospitals import SITE, read_cohort_table
 
     table = read_cohort_table(cohort, data)
     return table, SITE if SITE in table.columns else None

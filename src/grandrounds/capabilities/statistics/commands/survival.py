@@ -71,9 +71,9 @@ def km(
 
     Example: `rounds fit km --table patients.csv --time days --event died --site hospital --group arm --at 365`
     """
+    from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
     from grandrounds.capabilities.statistics.api.survival import kaplan_meier
     from grandrounds.core.errors import BadInput, GrandRoundsWarning
-    from grandrounds.data.cohort.cohort_file import read_cohort
 
     rows: Table | str | None = None
     if cohort is not None:

@@ -152,8 +152,8 @@ def read_cohort_rows(cohort: Path, where: str, site: str | None) -> tuple[Table,
     Raises:
         BadInput: The cohort or the records cannot be read.
     """
+    from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
     from grandrounds.capabilities.statistics.api.describing import read_records
-    from grandrounds.data.cohort.cohort_file import read_cohort
 
     rows, usual = read_records(where, read_cohort(cohort))
     show_reading(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from grandrounds.capabilities.sources.cohort.plan_cohort import read_agreed
 from grandrounds.capabilities.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier
 from grandrounds.capabilities.statistics.methods.exchange import ExactMethod
 from grandrounds.capabilities.statistics.question import Fit
@@ -13,7 +14,6 @@ from grandrounds.capabilities.statistics.table_result import TableOne
 from grandrounds.capabilities.statistics.table_terms import CategoricalColumn, NumericColumn, TableTerms
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
-from grandrounds.data.cohort.plan_cohort import read_agreed
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server

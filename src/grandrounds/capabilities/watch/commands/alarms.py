@@ -11,7 +11,7 @@ import typer
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.watch.record import WatchRecord
+    from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 
 Place = Annotated[
     Path, typer.Argument(metavar="FOLDER|RUN", help="The folder of a watch, of a site, or of a run with watches.")
@@ -105,8 +105,8 @@ def act(
 
 def _open(place: Path, site: str | None, key: Path | None, run: Path | None) -> WatchRecord:
     """Open the record of a watch with the site's key."""
-    from grandrounds.analysis.watch.record import WatchRecord
-    from grandrounds.analysis.watch.signer import find_signer, find_watch
+    from grandrounds.capabilities.watch.at_sites.record import WatchRecord
+    from grandrounds.capabilities.watch.at_sites.signer import find_signer, find_watch
     from grandrounds.core.errors import BadInput
 
     folder = find_watch(place, site)
@@ -119,8 +119,8 @@ def _open(place: Path, site: str | None, key: Path | None, run: Path | None) -> 
 
 def _write_metrics(record: WatchRecord) -> None:
     """Write the metrics with the new states, where the watch has read patients."""
-    from grandrounds.analysis.watch.metrics import write_metrics
-    from grandrounds.analysis.watch.record import STATUS
+    from grandrounds.capabilities.watch.at_sites.metrics import write_metrics
+    from grandrounds.capabilities.watch.at_sites.record import STATUS
 
     if (record.folder / STATUS).exists():
         write_metrics(record.folder, record)

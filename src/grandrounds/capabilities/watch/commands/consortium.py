@@ -45,7 +45,7 @@ def simulate(
         BadInput: The run cannot be watched, or an option does not fit it.
         RunFailed: The watch stopped.
     """
-    from grandrounds.api.watching import watch_consortium
+    from grandrounds.capabilities.watch.api.watching import watch_consortium
 
     watched = watch_consortium(
         run,
@@ -89,11 +89,11 @@ def write_plan(
     Raises:
         BadInput: The run cannot be watched, or the file cannot be written.
     """
+    from grandrounds.capabilities.watch.earlier_run import watch_values
     from grandrounds.core import toml
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.runs.watched import watch_values
 
     values = watch_values(run, secure=secure, epsilon=epsilon, level=level, alarms=alarms)
     values["data"] = {name: v for name, v in values["data"].items() if name not in ("sha256", "site")}

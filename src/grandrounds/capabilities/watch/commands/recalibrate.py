@@ -16,8 +16,8 @@ from grandrounds.cli.options import Query, Reading, TrustCode, expand_options, s
 from grandrounds.cli.terminal import Terminal, echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.recalibration.recalibrate import Recalibration
-    from grandrounds.analysis.watch.signer import Signer
+    from grandrounds.capabilities.watch.at_sites.signer import Signer
+    from grandrounds.capabilities.watch.recalibration.recalibrate import Recalibration
     from grandrounds.runs.run import Run
 
 
@@ -68,8 +68,8 @@ def recalibrate(
 
     Example: `rounds recalibrate runs/heart-fedavg-seed0 --site va --table recent.csv --by "A. Smith"`
     """
-    from grandrounds.analysis.recalibration.action import recalibrate_and_record
-    from grandrounds.analysis.recalibration.recalibrate import recalibrate as fit
+    from grandrounds.capabilities.watch.recalibration.action import recalibrate_and_record
+    from grandrounds.capabilities.watch.recalibration.recalibrate import recalibrate as fit
     from grandrounds.core.arrays import plain
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
@@ -107,7 +107,7 @@ def recalibrate(
 
 def _find_place(run: Run, site: str | None, folder: Path | None) -> Place:
     """Find the hospital, the folder of its watch and its key: in the run folder of a simulation, or in the site's own folder."""
-    from grandrounds.analysis.watch.signer import find_signer
+    from grandrounds.capabilities.watch.at_sites.signer import find_signer
     from grandrounds.core.errors import BadInput
     from grandrounds.core.names import site_named
     from grandrounds.core.sources import AT_SITES
@@ -136,7 +136,7 @@ def _login_name() -> str:
 
 
 def _undo(run: Run, place: Place, by: str, note: str, *, as_json: bool) -> None:
-    from grandrounds.analysis.recalibration.action import undo_and_record
+    from grandrounds.capabilities.watch.recalibration.action import undo_and_record
 
     undone, used, models = undo_and_record(run, place.site, place.watch, place.signer, by=by, note=note)
     if as_json:
@@ -149,7 +149,7 @@ def _print(done: Recalibration, table: str, undo: str, *, dry_run: bool) -> None
     """Print the figures before and after, the tests and the decision."""
     from rich.table import Table
 
-    from grandrounds.analysis.recalibration.figures import figure_rows
+    from grandrounds.capabilities.watch.recalibration.figures import figure_rows
     from grandrounds.cli.terminal import warn
 
     console = Terminal()
@@ -176,8 +176,8 @@ def _print(done: Recalibration, table: str, undo: str, *, dry_run: bool) -> None
 
 
 def _lines(done: Recalibration, *, dry_run: bool) -> Iterator[str]:
-    from grandrounds.analysis.recalibration.line_fit import NONE
-    from grandrounds.analysis.recalibration.recalibrate import SLOPE_PATIENTS
+    from grandrounds.capabilities.watch.recalibration.line_fit import NONE
+    from grandrounds.capabilities.watch.recalibration.recalibrate import SLOPE_PATIENTS
 
     if done.intercept_only and done.patients < SLOPE_PATIENTS:
         yield f"slope: not tried, because there are fewer than {SLOPE_PATIENTS} patients"

@@ -17,8 +17,8 @@ from grandrounds.cli.options import Personal, Query, Reading, TrustCode, expand_
 from grandrounds.cli.terminal import Terminal, echo, echo_error, reads_run, styled, warn
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.watch.baseline import SiteRows
-    from grandrounds.analysis.watch.site_watch import SiteWatch, WatchReading
+    from grandrounds.capabilities.watch.at_sites.baseline import SiteRows
+    from grandrounds.capabilities.watch.at_sites.site_watch import SiteWatch, WatchReading
     from grandrounds.runs.run import Run
 
 ALARM = 3
@@ -226,7 +226,7 @@ def _read_once(
     run: Path, patients: Patients, place: Site, alerts: Alerts, *, repeated: bool, trust_code: bool, as_json: bool, quiet: bool
 ) -> bool:
     """Read what is new, print it, and tell whether there is a new alarm. An error in a repeated reading is printed."""
-    from grandrounds.analysis.watch.hooks import Hook
+    from grandrounds.capabilities.watch.at_sites.hooks import Hook
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.runs.run import Run
 
@@ -252,8 +252,8 @@ def _read_once(
 
 def _open(run: Run, patients: Patients, place: Site, *, quiet: bool) -> SiteWatch:
     """Open the watch of the hospital, with the model that it uses."""
-    from grandrounds.analysis.watch.site_watch import open_watch
-    from grandrounds.analysis.watch.sources import Source
+    from grandrounds.capabilities.watch.at_sites.site_watch import open_watch
+    from grandrounds.capabilities.watch.at_sites.sources import Source
     from grandrounds.cli.options import use_personal
     from grandrounds.core.errors import BadInput
 
@@ -294,8 +294,8 @@ def _read(site_watch: SiteWatch, patients: Patients, *, quiet: bool) -> WatchRea
     """Read the sources, with a progress bar where that takes long."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
-    from grandrounds.analysis.watch.site_watch import PatientColumns
-    from grandrounds.analysis.watch.sources import Source
+    from grandrounds.capabilities.watch.at_sites.site_watch import PatientColumns
+    from grandrounds.capabilities.watch.at_sites.sources import Source
     from grandrounds.cli.terminal import plain_column
 
     reading = patients.reading.merge(site_watch.run.plan["data"]["missing"])
@@ -339,9 +339,9 @@ def show(
 
     Example: `rounds watch show runs/heart-fedavg-seed0 --site cleveland`
     """
-    from grandrounds.analysis.watch.record import STATUS
-    from grandrounds.analysis.watch.signer import find_watch, list_watches
-    from grandrounds.analysis.watch.status import read_status, refuse_damage
+    from grandrounds.capabilities.watch.at_sites.record import STATUS
+    from grandrounds.capabilities.watch.at_sites.signer import find_watch, list_watches
+    from grandrounds.capabilities.watch.at_sites.status import read_status, refuse_damage
 
     watches = list_watches(place)
     folders = [find_watch(place, site)] if site is not None or not watches else list(watches.values())
@@ -367,8 +367,8 @@ def show(
 
 def _show_actions(folder: Path) -> None:
     """Print the recorded actions, such as recalibrations."""
-    from grandrounds.analysis.watch.record import LEDGER, WatchRecord
     from grandrounds.audit.watch_entry import ACTION
+    from grandrounds.capabilities.watch.at_sites.record import LEDGER, WatchRecord
 
     if not (folder / LEDGER).exists():
         return
@@ -382,7 +382,7 @@ def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:
     """Print a line for each group of checks."""
     from rich.table import Table
 
-    from grandrounds.analysis.watch.status import summarize_groups
+    from grandrounds.capabilities.watch.at_sites.status import summarize_groups
 
     rate, reference = status["rate"]["alarms_per_5000"], status["reference"]
     title = f"{status['patients']:,} patients since the start, against {reference['source']}"
@@ -400,9 +400,9 @@ def _show_checks(console: Terminal, status: Mapping[str, Any]) -> None:
 
 def _show_alarms(console: Terminal, status: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]]) -> None:
     """Print alarms in sentences, and what became of the change since."""
-    from grandrounds.analysis.watch.alarm_states import OPEN
-    from grandrounds.analysis.watch.words import percent
-    from grandrounds.analysis.watch.words import show as show_number
+    from grandrounds.capabilities.watch.at_sites.alarm_states import OPEN
+    from grandrounds.capabilities.watch.at_sites.words import percent
+    from grandrounds.capabilities.watch.at_sites.words import show as show_number
 
     checks = {check["name"]: check for check in status["checks"]}
     for alarm in alarms:

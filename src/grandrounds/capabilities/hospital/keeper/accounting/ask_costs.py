@@ -29,10 +29,10 @@ from grandrounds.capabilities.hospital.keeper.accounting.terms import (
     raw,
     within,
 )
+from grandrounds.capabilities.quality.method.site import count_reach
 from grandrounds.capabilities.statistics.private_scores import count_sensitivity
+from grandrounds.capabilities.watch.method.site import watch_sensitivity
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
-from grandrounds.methods.quality.site import count_reach
-from grandrounds.methods.watch.site import watch_sensitivity
 from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec

@@ -16,7 +16,9 @@ import numpy as np
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.rules import METHOD, OWN_CODE, Policy, is_plan
 from grandrounds.capabilities.hospital.keeper.store import Facts
+from grandrounds.capabilities.quality.method.site import read_bins
 from grandrounds.capabilities.statistics.methods.site import WHOLE_BITS, WHOLE_BOUND
+from grandrounds.capabilities.watch.method.bins import edges_json
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import under_budget
@@ -33,12 +35,10 @@ from grandrounds.methods.guard.server import (
     settings_in_rounds,
 )
 from grandrounds.methods.platt import MAX_ROWS
-from grandrounds.methods.quality.site import read_bins
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.sse_agg.harm import confirms_on_halves
 from grandrounds.methods.training import learning_rate, objective_payload
 from grandrounds.methods.veil.budget import MAX_SUM_ENTRY
-from grandrounds.methods.watch.bins import edges_json
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, USE_PERSONAL, Ask, Value
 from grandrounds.protocol.task_spec import NOTHING

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from grandrounds.analysis.watch.metrics import read_metrics
 from grandrounds.capabilities.hospital.keeper.flower.node import runtime_secret, serve
 from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
 from grandrounds.capabilities.hospital.keeper.network.route import describe, exempt_loopback, read_route
@@ -18,6 +17,7 @@ from grandrounds.capabilities.hospital.keeper.runtime.large_answers import Large
 from grandrounds.capabilities.hospital.keeper.runtime.log import SiteLog
 from grandrounds.capabilities.hospital.keeper.runtime.supernode import ConnectionStatus, SuperNode
 from grandrounds.capabilities.hospital.keeper.runtime.worker import Supervisor
+from grandrounds.capabilities.watch.at_sites.metrics import read_metrics
 from grandrounds.core.prometheus import Metrics, build_info, disk_metrics, label
 
 Say = Callable[[str], None]

@@ -1,1 +1,0 @@
-"""Explanations of single cases and of sites, for a finished run."""

@@ -1,0 +1,1 @@
+"""Commands: rounds explain, with masks and heat maps."""

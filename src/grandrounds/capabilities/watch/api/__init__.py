@@ -1,0 +1,1 @@
+"""Python functions: gr.watch, gr.watch_consortium and gr.recalibrate."""
