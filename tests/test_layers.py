@@ -17,9 +17,8 @@ from grandrounds.methods import METHODS
 
 SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
-    "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "statistics", "site", "methods", "engine",
-    "experiment", "recipes", "report", "runs", "analysis", "integrations", "api", "cli",
-    "capabilities",
+    "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "site", "methods", "engine", "experiment",
+    "recipes", "report", "runs", "analysis", "integrations", "api", "cli", "capabilities",
 )  # fmt: skip
 """From the ground up: a package may import those to its left."""
 
@@ -61,8 +60,34 @@ def test_imports_point_down(package):
         if file.relative_to(SOURCE).parts[0] == package
         for module, name in imports(file)
         if (other := package_of(module, name)) and ORDER.index(other) > rank
+        if (package, other) != ("report", "capabilities")
     ]
     assert not wrong
+
+
+def test_no_capability_is_named_by_the_kernel_and_its_pages_import_none_when_they_are_loaded(structure):
+    """Pages of statistics are of their capability from the next step on; until then they import its values late, or for types."""
+    upward = [i for i in structure.imports if is_of_capability(i.imported) and not is_of_capability(i.importer)]
+    named = [i for i in upward if i.importer not in ("", "report") and not i.importer.startswith("report.")]
+    assert not named
+    assert all(i.for_types or i.late for i in upward)
+    assert len([i for i in upward if i.importer]) <= 21
+
+
+def is_of_capability(module: str) -> bool:
+    return module.startswith("capabilities.")
+
+
+def test_capabilities_know_few_of_each_other(structure):
+    """Counts that may only fall; the goals are 40 imports and no pair."""
+    crossing = [
+        (i.importer.split(".")[1], i.imported.split(".")[1])
+        for i in structure.imports
+        if is_of_capability(i.importer) and is_of_capability(i.imported)
+    ]
+    crossing = [(a, b) for a, b in crossing if a != b]
+    assert len(crossing) <= 93
+    assert {(a, b) for a, b in crossing if a < b and (b, a) in crossing} <= {("hospital", "quality"), ("hospital", "watch")}
 
 
 def test_no_private_name_is_imported_from_another_package():

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison as Comparison
     from grandrounds.api import config as config
     from grandrounds.api.comparing import compare as compare
-    from grandrounds.api.comparing_sites import compare_sites as compare_sites
     from grandrounds.api.estimator import FederatedClassifier as FederatedClassifier
     from grandrounds.api.opening import load_run as load_run
     from grandrounds.api.running import resume as resume
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from grandrounds.capabilities.cases.case import explain_site as explain_site
     from grandrounds.capabilities.dossier.api import dossier as dossier
     from grandrounds.capabilities.dossier.api import verify_dossier as verify_dossier
+    from grandrounds.capabilities.quality.api import compare_sites as compare_sites
     from grandrounds.capabilities.sources.api import cohort_table as cohort_table
     from grandrounds.capabilities.statistics.api.carding import RiskCard as RiskCard
     from grandrounds.capabilities.statistics.api.carding import card as card
@@ -86,7 +86,6 @@ _HOME = {
     "Run": "runs.run",
     "load_run": "api.opening",
     "compare": "api.comparing",
-    "compare_sites": "api.comparing_sites",
     "resume": "api.running",
     "run": "api.running",
     "withdraw": "api.withdrawing",

@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.audit.watch_check import OTHER_STUDY
 from grandrounds.audit.entry import OWN
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.capabilities.watch.at_sites.signer import find_signer
 from grandrounds.capabilities.watch.at_sites.status import read_status
+from grandrounds.capabilities.watch.audit import OTHER_STUDY
 from grandrounds.capabilities.watch.commands import alarms as watch_alarms
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.experiment import Experiment

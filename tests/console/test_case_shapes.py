@@ -12,7 +12,7 @@ from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views.case_shapes import meets
-from grandrounds.capabilities.statistics.models.card import Term, show_risk
+from grandrounds.models.risk_card import Term, show_risk
 from tests.console.conftest import Signed, known_users
 from tests.runs.test_run import frame
 from tests.store import shared_folder

@@ -10,7 +10,7 @@ import pytest
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.run_index import RunIndex
-from grandrounds.capabilities.statistics.models.card import Card
+from grandrounds.models.risk_card import Card
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.report.shapes import card

@@ -70,12 +70,13 @@ def test_what_needs_a_capability_that_is_not_installed_says_so():
     assert error.value.code == "capability-not-installed"
 
 
-@pytest.fixture(scope="module")
-def without(tmp_path_factory):
-    """A copy of the source in which folders of capabilities can be deleted."""
-    copy = tmp_path_factory.mktemp("copy")
-    shutil.copytree(SOURCE, copy / "grandrounds", ignore=shutil.ignore_patterns("__pycache__"))
-    return copy
+def copy_with(folder: Path, *names: str) -> Path:
+    """Copy the source with these capabilities alone."""
+    source = folder / "source"
+    shutil.copytree(SOURCE, source / "grandrounds", ignore=shutil.ignore_patterns("__pycache__", "capabilities"))
+    for name in names:
+        shutil.copytree(SOURCE / "capabilities" / name, source / "grandrounds" / "capabilities" / name)
+    return source
 
 
 def run(source: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -84,8 +85,32 @@ def run(source: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, check=False)
 
 
-def test_commands_of_a_deleted_capability_are_not_there(without, tmp_path):
-    shutil.rmtree(without / "grandrounds" / "capabilities" / "statistics")
-    shown = run(without, "--help", cwd=tmp_path).stdout
-    assert "│ watch " in shown and "│ table1 " not in shown and "│ fit " not in shown
-    assert run(without, "fit", "glm", cwd=tmp_path).returncode == 2
+def test_the_kernel_runs_shows_and_audits_without_any_capability(tmp_path):
+    source = copy_with(tmp_path)
+    done = run(source, "run", "heart", "--set", "method.rounds=2", "--out", "run", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "AUROC" in run(source, "show", "run", cwd=tmp_path).stdout
+    assert run(source, "audit", "verify", "run", cwd=tmp_path).returncode == 0
+    refused = run(source, "run", "heart", "--personal", "ditto", "--out", "ditto", cwd=tmp_path)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert run(source, "fit", "glm", cwd=tmp_path).returncode == 2
+    shown = run(source, "--help", cwd=tmp_path).stdout
+    assert "│ show " in shown and "│ fit " not in shown and "│ watch " not in shown
+
+
+def test_a_capability_works_without_the_others(tmp_path):
+    (tmp_path / "tuning").mkdir()
+    source = copy_with(tmp_path / "tuning", "tuning")
+    search = ("tune", "breast-cancer", "--trials", "1", "--set", "method.rounds=1", "--out", "search", "--quiet")
+    done = run(source, *search, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "personal").mkdir()
+    source = copy_with(tmp_path / "personal", "personal")
+    two_rounds = ("--set", "method.rounds=2", "--out", "ditto", "--quiet")
+    done = run(source, "run", "heart", "--personal", "ditto", *two_rounds, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "statistics").mkdir()
+    source = copy_with(tmp_path / "statistics", "statistics", "sources")
+    done = run(source, "fit", "glm", "heart", "--features", "age,cholesterol", "--out", "fit", cwd=tmp_path)
+    assert done.returncode == 0 and "age" in done.stdout, done.stderr

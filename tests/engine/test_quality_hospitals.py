@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.api.comparing_sites import compare_sites, quality_values
 from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.capabilities.quality.api import compare_sites, quality_values
 from grandrounds.capabilities.quality.method.server import COUNTS
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.agreement.draft import draft_schema

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.api.comparing_sites import quality_values
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
 from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
+from grandrounds.capabilities.quality.api import quality_values
 from grandrounds.capabilities.quality.method.comparison import (
     Rules,
     compare_block,

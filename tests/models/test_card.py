@@ -8,10 +8,11 @@ from math import factorial
 import numpy as np
 import pytest
 
-from grandrounds.capabilities.statistics.models.card import Card, CardModel, RiskRange, Term, print_risk, show_risk
+from grandrounds.capabilities.statistics.models.card import CardModel, card_arrays
 from grandrounds.capabilities.statistics.models.columns import Column, write_columns
 from grandrounds.core.errors import BadInput
 from grandrounds.models import build_model
+from grandrounds.models.risk_card import Card, RiskRange, Term, print_risk, show_risk
 
 COLUMNS = (
     Column("age", place=0),
@@ -46,7 +47,7 @@ ROWS = np.array(
 
 
 def theta() -> np.ndarray:
-    return MODEL.pack(CARD.arrays(COLUMNS))
+    return MODEL.pack(card_arrays(CARD, COLUMNS))
 
 
 def test_the_risk_of_each_row_is_the_printed_risk_of_its_points():
@@ -95,7 +96,7 @@ def test_a_card_survives_json_and_a_spec():
     [("column", 7.0), ("kind", 4.0), ("points", 0.5), ("points", 1e6), ("first", -9.5), ("risk", 1.0), ("risk", 0.9)],
 )
 def test_a_damaged_card_is_refused(name: str, value: float):
-    arrays = CARD.arrays(COLUMNS)
+    arrays = card_arrays(CARD, COLUMNS)
     arrays[name] = np.array([value, *arrays[name][1:]])
     with pytest.raises(BadInput, match="not a risk card"):
         MODEL.logits(MODEL.pack(arrays), ROWS)

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
+from grandrounds.capabilities.statistics.meta import MetaAnalysis
 from grandrounds.data.sets.labels import ColumnLabels
+from grandrounds.metrics.meta_analysis import MetaCoefficient
 from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts

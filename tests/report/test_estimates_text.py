@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
-from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
+from grandrounds.capabilities.statistics.meta import MetaAnalysis
+from grandrounds.metrics.meta_analysis import MetaCoefficient
 from grandrounds.report.estimates import EstimatesRecord
 from grandrounds.report.estimates_text import (
     coefficient_rows,

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from grandrounds.capabilities.statistics.models.card import Card, RiskRange, Term
 from grandrounds.core.errors import BadInput
+from grandrounds.models.risk_card import Card, RiskRange, Term
 from grandrounds.report.figures.card import card_calibration, card_decision_curve, card_sheet, nomogram, risk_card_page
 from grandrounds.report.risk_card import (
     Band,

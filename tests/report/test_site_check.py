@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 from grandrounds.capabilities.quality.assessment.assess import FAULTS, assess_table
 from grandrounds.capabilities.quality.assessment.report import QualityReport
+from grandrounds.capabilities.quality.quality_page import quality_page
+from grandrounds.capabilities.quality.site_check import FIXES, STAYS, check_page
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import AgreedColumn, ImageSchema
 from grandrounds.data.table import Table
 from grandrounds.report.bars import share_bars
-from grandrounds.report.quality_page import quality_page
-from grandrounds.report.site_check import FIXES, STAYS, check_page
 from tests.support import patients, refused
 
 EVIL = "<img src=x onerror=alert(1)>"

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import grandrounds as gr
-from grandrounds.capabilities.personal.differences import WHOLE_SCORE, Difference, round_step
+from grandrounds.capabilities.personal.differences import round_step
 from grandrounds.cli.command_line import app
 from grandrounds.core.rng import generator
 from grandrounds.data.sets.labels import ColumnLabels
 from grandrounds.data.table import Table
+from grandrounds.metrics.differences import WHOLE_SCORE, Difference
 from grandrounds.report.differences import (
     NONE,
     SiteDifferences,

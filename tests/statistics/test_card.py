@@ -10,7 +10,7 @@ import pytest
 from grandrounds.capabilities.statistics.answers import ANSWERS
 from grandrounds.capabilities.statistics.card import CardResult, card_options, card_terms, fit_card
 from grandrounds.capabilities.statistics.methods.options import CardOptions, GAMOptions
-from grandrounds.capabilities.statistics.models.card import CardModel, meet_terms
+from grandrounds.capabilities.statistics.models.card import CardModel, card_arrays, meet_terms
 from grandrounds.capabilities.statistics.models.columns import Column
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
@@ -112,7 +112,7 @@ def test_a_result_survives_json():
 
 def test_scale_and_base_give_the_log_odds_of_the_fit():
     result, rows, built = fitted("direct", 4)[0], patients(), model()
-    draft = result.card.arrays(COLUMNS)
+    draft = card_arrays(result.card, COLUMNS)
     total = meet_terms(built.values(rows.x), draft["column"], draft["kind"], draft["value"]) @ draft["points"]
     mean = 1 / (1 + np.exp(-(result.base + total / result.scale)))
     assert mean.mean() == pytest.approx(rows.y.mean(), abs=0.05)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grandrounds.capabilities.statistics.meta import combine_estimates
+from grandrounds.metrics.meta_analysis import combine_estimates
 from grandrounds.metrics.site_auroc import combine_auroc, read_logit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import special
 
-from grandrounds.capabilities.statistics.tails import chi_squared_tail, normal_p, t_quantile
+from grandrounds.metrics.tails import chi_squared_tail, normal_p, t_quantile
 
 FREEDOMS = [1, 2, 3, 4, 5, 9, 10, 29, 150, 999]
 

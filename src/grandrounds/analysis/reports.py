@@ -12,6 +12,7 @@ from grandrounds.analysis.membership.attack import FILE, read_attacks
 from grandrounds.audit.entry import SIMULATED
 from grandrounds.audit.files import SUMMARY, hash_file
 from grandrounds.audit.ledger import ledger_at
+from grandrounds.core.capability import collect, load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.report.card import BoardFile, Signature
@@ -68,11 +69,10 @@ def make_board_file(run: Run, *, use: str = "") -> BoardFile:
     Returns:
         The facts; signatures that the register has are filled in.
     """
-    from grandrounds.capabilities.dossier.register import state_of
-
     result = audit(run.folder, deep=True, reports=False) if has_ledger(run.folder) else None
     made = f"made on {datetime.now(UTC):%d %B %Y}"
-    status = state_of(run.folder)
+    state = collect("model_register").get("state")
+    status = load(state)(run.folder) if state else None
     if status is None:
         return BoardFile(Plan(run.plan), result, use, made)
     record = status.record

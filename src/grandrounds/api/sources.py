@@ -131,12 +131,11 @@ def memory_rows(value: Any) -> Any:
 
 def cohort_value(cohort: Any) -> Any:
     """Return `data.cohort` of a cohort file or of a Cohort in memory."""
-    from grandrounds.capabilities.sources.cohort.definition import Cohort
-    from grandrounds.capabilities.sources.cohort.plan_cohort import write_agreed
+    from grandrounds.data.readers import find_reader
 
     if isinstance(cohort, PathLike):
         return str(cohort)
-    return write_agreed(cohort) if isinstance(cohort, Cohort) else cohort
+    return cohort if isinstance(cohort, str | Mapping) else find_reader("data.cohort definition")(cohort)
 
 
 def _read_source(source: Any, *, records: bool = False) -> tuple[Experiment, Any]:

@@ -196,15 +196,14 @@ def export(
 
 def _load_book(run: Path, *, is_export: bool = False) -> Book:
     """Load a ledger that verifies, for an export also that of a watch; otherwise print the findings and exit."""
-    from grandrounds.analysis.audit.report import audit
-    from grandrounds.analysis.audit.watch_check import is_watch
+    from grandrounds.analysis.audit.report import audit, own_ledger
     from grandrounds.audit.ledger import Ledger, ledger_at
 
     result = audit(run, files=False)
     if result.findings:
         _show(result)
         raise typer.Exit(FAILED)
-    with Ledger.open(run / "ledger.db") if is_export and is_watch(run) else ledger_at(run) as ledger:
+    with Ledger.open(run / "ledger.db") if is_export and own_ledger(run) else ledger_at(run) as ledger:
         return ledger.book()
 
 

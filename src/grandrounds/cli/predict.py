@@ -36,10 +36,11 @@ def _refuse_invalid(run: Run, *, withdrawn: bool) -> None:
     Raises:
         BadInput: It does.
     """
-    from grandrounds.capabilities.dossier.register import banner
+    from grandrounds.core.capability import collect, load
     from grandrounds.core.errors import BadInput
 
-    warning = banner(run.folder)
+    banner = collect("model_register").get("banner")
+    warning = load(banner)(run.folder) if banner else ""
     if warning and not withdrawn:
         raise BadInput(f"{run.folder}: {warning} (--withdrawn uses it all the same)", code="model-not-valid")
     if warning:

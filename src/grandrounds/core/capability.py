@@ -123,6 +123,19 @@ class Export:
 
 
 @dataclass(frozen=True)
+class LedgerFolder:
+    """A folder that is no run folder and has a ledger of its own, which `rounds audit verify` checks.
+
+    Attributes:
+        holds: Import path of a function `holds(folder)`: is it such a folder, be its ledger removed?
+        audit: Import path of a function `audit(folder, key=, heads=, sites=, files=)` that returns an AuditResult.
+    """
+
+    holds: str
+    audit: str
+
+
+@dataclass(frozen=True)
 class Capability:
     """The manifest of a capability: all that the kernel knows of it.
 
@@ -134,6 +147,9 @@ class Capability:
         names: Names that `import grandrounds` offers, with their import paths.
         commands: Commands of `rounds` by name; "explain maps" is the sub-command `maps` of `explain`.
         methods: Federated methods by name, with the import paths of their classes.
+        ledgers: Folders with a ledger of their own, by what they are called: "a watch".
+        model_register: The register of models: {"banner": function of a run folder that returns why its model should not be used,
+            or ""; "state": function of a run folder that returns its state}.
         at_sites: Commands of the kernel for a run whose rows are at hospitals: {"withdraw": function that submits it to them}.
         method_options: Sections below [method] by name.
         models: Models of whole columns by name.
@@ -153,6 +169,8 @@ class Capability:
     names: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
+    ledgers: Mapping[str, LedgerFolder] = field(default_factory=dict)
+    model_register: Mapping[str, str] = field(default_factory=dict)
     at_sites: Mapping[str, str] = field(default_factory=dict)
     method_options: Mapping[str, MethodSection] = field(default_factory=dict)
     models: Mapping[str, TableModel] = field(default_factory=dict)

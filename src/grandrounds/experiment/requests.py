@@ -1,7 +1,7 @@
 """Requests that a run of a plan sends to sites: tasks and reports, by the plan's settings alone.
 
-No data are read and nothing is run. A site that opened a plan answers no other request (`keeper.policy.questions`), and its
-staff read the list beforehand. A dossier lists the data that a site disclosed from it. Tests compare it with the requests of
+No data are read and nothing is run. A site that opened a plan answers no other request (`policy/questions.py` of the keeper), and
+its staff read the list beforehand. A dossier lists the data that a site disclosed from it. Tests compare it with the requests of
 many runs. If settings leave it open, the list contains more, never less.
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.capabilities.statistics.meta import FEWEST_SITES, MetaCoefficient, combine_estimates
+from grandrounds.metrics.meta_analysis import FEWEST_SITES, MetaCoefficient, combine_estimates
 
 FEWEST_FOR_UNSEEN = 5
 """Hospitals that a prediction interval needs: of three or four, Student's t is so wide that nearly any AUROC is in it."""

@@ -1,6 +1,6 @@
 """Carry a signed message in a Flower message, and check the version of Flower.
 
-This module serves the server's side (`engine/transport.py`) and the site's (`keeper/flower/node.py`). A small message is a
+This module serves the server's side (`engine/transport.py`) and the site's (`flower/node.py` of the keeper). A small message is a
 bytes field (three Flower objects); a large one is a byte array, which Flower splits into chunks of 5 MiB. Nothing is
 decoded here: `.data` is used as received, never `.numpy()`.
 """

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from grandrounds.capabilities.personal.differences import WHOLE_SCORE, Difference
-from grandrounds.capabilities.personal.score_test import LEVEL, PERMUTATIONS
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
 from grandrounds.core.records import RunSummary
 from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
+from grandrounds.metrics.differences import LEVEL, PERMUTATIONS, WHOLE_SCORE, Difference
 from grandrounds.report.tables import TextTable
 
 PATIENTS, EFFECTS = "Different patients", "Different effects"

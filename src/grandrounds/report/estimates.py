@@ -12,8 +12,9 @@ from grandrounds.data.sets.labels import NO_LABELS, ColumnLabels
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
     from grandrounds.capabilities.statistics.estimates import Coefficient, Estimates
-    from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis
     from grandrounds.capabilities.statistics.survival_scores import SurvivalScores
+    from grandrounds.metrics.meta_analysis import MetaCoefficient
 
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """The ratio that e^coefficient is, by model; a linear model has none."""

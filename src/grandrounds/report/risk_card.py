@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from grandrounds.capabilities.statistics.models.card import ABOVE, AT_MOST, LEVEL, MISSING, Card, RiskRange, show_risk
 from grandrounds.core.errors import BadInput, visible
 from grandrounds.core.records import RunSummary
+from grandrounds.models.risk_card import ABOVE, AT_MOST, LEVEL, MISSING, Card, RiskRange, show_risk
 
 ROUTES = {"distilled": "distilled from an additive model", "direct": "fitted to outcomes"}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.audit.watch_check import ALTERED, MISSING, OTHER_STUDY, UNRECORDED
 from grandrounds.audit import verify as names
 from grandrounds.audit.ledger import Ledger
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.capabilities.watch.at_sites.signer import find_signer
+from grandrounds.capabilities.watch.audit import ALTERED, MISSING, OTHER_STUDY, UNRECORDED
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.experiment.experiment import Experiment

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from grandrounds.capabilities.statistics.estimates import Coefficient
-from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
+from grandrounds.capabilities.statistics.meta import MetaAnalysis, SiteEstimate
+from grandrounds.metrics.meta_analysis import MetaCoefficient
 from grandrounds.report import figures
 from tests.report.figures import trace
 from tests.support import refused

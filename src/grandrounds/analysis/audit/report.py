@@ -12,7 +12,6 @@ from pathlib import Path
 from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
 from grandrounds.analysis.audit.run_files import compare_checkpoint
-from grandrounds.analysis.audit.watch_check import audit_watch, count_alarms, is_watch
 from grandrounds.analysis.audit.withdrawal_check import compare_mark, compare_other_run, withdrawal_in
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
@@ -23,7 +22,8 @@ from grandrounds.audit.ledger import Ledger, ledger_at
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.verify import NO_WITNESS, UNREADABLE, Finding, verify
-from grandrounds.audit.watch_entry import START
+from grandrounds.audit.watch_entry import ALARM, START
+from grandrounds.core.capability import LedgerFolder, collect, load
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity, load_public
@@ -76,10 +76,12 @@ def audit(
     signed_heads = [SignedHead.read(path) for path in heads]
     server_key = None if key is None else load_public(key)
     site_keys = None if sites is None else load_site_keys(sites)
-    if is_watch(run):
+    if other := own_ledger(run):
+        name, folder = other
         if report is not None:
-            raise BadInput(f"{run} is the folder of a watch, which has no report: leave out --report", code="conflicting-options")
-        return audit_watch(run, key=server_key, heads=signed_heads, sites=site_keys, files=files)
+            raise BadInput(f"{run} is the folder of {name}, which has no report: leave out --report", code="conflicting-options")
+        result: AuditResult = load(folder.audit)(run, key=server_key, heads=signed_heads, sites=site_keys, files=files)
+        return result
     if run.is_file():
         _check_export(run)
         if deep or report is not None:
@@ -123,6 +125,16 @@ def audit(
     if not files:
         return _ledger_only(result, book, run)
     return _add_files(result, book, run, deep=deep, report=report, reports=reports)
+
+
+def own_ledger(folder: Path) -> tuple[str, LedgerFolder] | None:
+    """Return what a folder is that is no run folder and has a ledger of its own; None for others."""
+    return next(((name, one) for name, one in collect("ledgers").items() if load(one.holds)(folder)), None)
+
+
+def count_alarms(book: Book) -> int:
+    """Count the alarms in the ledger of a watch."""
+    return sum(entry.content["kind"] == ALARM for entry in book.entries)
 
 
 def has_ledger(run: Path) -> bool:

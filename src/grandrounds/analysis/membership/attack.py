@@ -109,7 +109,7 @@ class BoundEntry(TypedDict):
 
 
 class AttacksFile(TypedDict):
-    """The content of attacks.json; `analysis/attacks/` adds the keys from `tried` on."""
+    """The content of attacks.json; `capabilities/attacks/` adds the keys from `tried` on."""
 
     schema: int
     model: str

@@ -22,7 +22,7 @@ ROWS, SUMMARY, ROW_COUNTS, MODEL, SCORES = "rows", "summary", "row counts", "mod
 SUMS, SUMS_BY_DAY, HISTOGRAMS, SITE_MODELS = "sums", "sums by day", "histograms", "models of sites"
 ATTRIBUTIONS, HEAT_MAPS, CALIBRATION, ACCURACY = "attributions", "heat maps", "calibration", "accuracy"
 SIGNALS, REFERENCE_ROWS, PERSONAL = "signals", "reference rows", "personal parts"
-"""Kinds of disclosed data. Attacks on a run are listed by kind, so a new kind needs a line in `analysis/attacks/`."""
+"""Kinds of disclosed data. Attacks on a run are listed by kind, so a new kind needs a line in `capabilities/attacks/`."""
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grandrounds.capabilities.personal.score_test import (
-    LEVEL,
-    Effect,
-    SiteRows,
-    correct_misfit,
-    find_differences,
-    misfit_sums,
-)
+from grandrounds.capabilities.personal.score_test import Effect, SiteRows, correct_misfit, find_differences, misfit_sums
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import REGRESSION, SURVIVAL
 from grandrounds.core.plan_types import Plan
@@ -32,6 +25,7 @@ from grandrounds.explain.features import Features
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.guard.candidates import HEAD, loss_of, patients_of, rows_of
 from grandrounds.methods.guard.server import PersonalResult
+from grandrounds.metrics.differences import LEVEL, WHOLE_SCORE, Difference
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PERSONAL_DIFFERENCES
 from grandrounds.site.evaluate import score
@@ -46,45 +40,8 @@ MOST_CORRECTED = 500
 SHOWN = 8
 """Columns of each hospital in the summary, at most, besides those that differ."""
 
-WHOLE_SCORE = "(all features)"
-"""The record of the common model's score as a whole: all coefficients are larger or smaller by one factor."""
-
 _FIELDS = ("difference", "low", "high", "p", "differs", "input", "output", "common", "deviation")
 _P = _FIELDS.index("p")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How one column counts at a hospital, against the common model.
-
-    Attributes:
-        feature: The clinical column, or `WHOLE_SCORE`.
-        input: The model's input with the clearest difference: the column itself, a level of it, or its missing values.
-        outcome: The class whose score differs most, where there are more than two; else "".
-        difference: Difference of the effect: in log-odds, log rates or units of the outcome; for `per` units of a number, for
-            having a level.
-        low: Lower end of the 95% interval.
-        high: Upper end.
-        p: Probability of such a difference by sampling alone, corrected for the number of columns.
-        differs: Sampling alone does not explain it (p <= 0.05), and the interval excludes 0.
-        common: Effect in the common model, in the same units.
-        per: Step of a number in its original units; 0 for other inputs.
-    """
-
-    feature: str
-    input: str
-    outcome: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    differs: bool
-    common: float
-    per: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain JSON, numbers with six digits."""
-        return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in asdict(self).items()}
 
 
 def why_untested(plan: Plan, encoding: AnyEncoding) -> str:

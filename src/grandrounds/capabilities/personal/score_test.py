@@ -36,10 +36,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.methods.guard.candidates import derivatives, minimise
+from grandrounds.metrics.differences import LEVEL, PERMUTATIONS
 from grandrounds.models.losses import CROSS_ENTROPY
 
-PERMUTATIONS = 999
-LEVEL = 0.05
 FEWEST_PATIENTS = 20
 """Patients that a hospital needs for the test."""
 

@@ -7,6 +7,7 @@ CAPABILITY = Capability(
     title="Data quality by hospital",
     budget=2_500,
     page="quality.md",
+    names={"compare_sites": f"{__name__}.api:compare_sites"},
     commands={
         "quality": Command(f"{__name__}.commands:register", panel="Data", after="scans"),
     },

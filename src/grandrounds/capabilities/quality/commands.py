@@ -74,7 +74,7 @@ def quality(
         return
     run = _find_run(source)
     if run is None:
-        from grandrounds.api.comparing_sites import compare_sites
+        from grandrounds.capabilities.quality.api import compare_sites
         from grandrounds.capabilities.statistics.commands.table1 import read_rows
 
         run = compare_sites(
@@ -94,7 +94,7 @@ def quality(
     result = run.summary["quality"]
     if html is not None:
         from grandrounds.capabilities.hospital.commands.site_report import write_page
-        from grandrounds.report.quality_page import quality_page
+        from grandrounds.capabilities.quality.quality_page import quality_page
 
         write_page(html, quality_page(result, title=f"Quality of the sites' data: {run.summary['data']}"))
     if as_json:
@@ -140,7 +140,7 @@ def _write_plan(
     file: Path, schema: Path | None, *, years: tuple[int, int], secure: bool, epsilon: float | None
 ) -> None:
     """Write the experiment of a comparison at hospitals, for `rounds server submit`."""
-    from grandrounds.api.comparing_sites import quality_values
+    from grandrounds.capabilities.quality.api import quality_values
     from grandrounds.core import toml
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput

@@ -29,7 +29,7 @@ from grandrounds.capabilities.statistics.card_search import (
 )
 from grandrounds.capabilities.statistics.gam import GAMTerms, fit_gam, gam_terms
 from grandrounds.capabilities.statistics.gam_result import GAMResult
-from grandrounds.capabilities.statistics.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, Card, Term
+from grandrounds.capabilities.statistics.models.card import card_arrays
 from grandrounds.capabilities.statistics.models.column_model import ColumnModel
 from grandrounds.capabilities.statistics.models.column_trees import MOST_BINS
 from grandrounds.capabilities.statistics.models.columns import Column, write_columns
@@ -38,6 +38,7 @@ from grandrounds.capabilities.statistics.question import Fit, Question, Total
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.models.risk_card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, Card, Term
 from grandrounds.protocol.messages import Value
 
 DISTILLED, DIRECT = "distilled", "direct"
@@ -445,7 +446,7 @@ def _print_risks(
     notes: Sequence[str],
 ) -> Fit[CardResult]:
     """Count rows and events by total of points, and print the risks."""
-    draft = Card(written, ()).arrays(terms.columns)
+    draft = card_arrays(Card(written, ()), terms.columns)
     points = draft["points"]
     low, high = int(points[points < 0].sum()), int(points[points > 0].sum())
     size = high - low + 1
@@ -456,4 +457,4 @@ def _print_risks(
     )
     ranges, said = find_risks(total["rows"], total["events"], first=low, least=terms.least)
     card = Card(written, ranges)
-    return CardResult(card, card.arrays(terms.columns), terms.route, scale, base, (*notes, *said))
+    return CardResult(card, card_arrays(card, terms.columns), terms.route, scale, base, (*notes, *said))

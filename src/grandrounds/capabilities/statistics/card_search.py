@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grandrounds.capabilities.statistics.models.card import RiskRange, print_risk
 from grandrounds.core.arrays import Array
 from grandrounds.metrics.statistics import share_interval
+from grandrounds.models.risk_card import RiskRange, print_risk
 
 BEAM, SCALES, RIDGE = 8, 16, 3.0
 """Sets of steps that the search keeps, scales that are tried, and the ridge penalty of a step."""

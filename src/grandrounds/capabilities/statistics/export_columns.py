@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.capabilities.statistics.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, meet_terms
+from grandrounds.capabilities.statistics.models.card import meet_terms
 from grandrounds.capabilities.statistics.models.column_model import LINE, ColumnModel
 from grandrounds.capabilities.statistics.models.columns import Column
 from grandrounds.capabilities.statistics.plain_trees import Node, Split, plain_trees
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
+from grandrounds.models.risk_card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.onnx_graph import Graph, finish_graph
 

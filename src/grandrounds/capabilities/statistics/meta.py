@@ -32,16 +32,19 @@ from grandrounds.capabilities.statistics.glm_answers import GLM_ANSWERS, add_by_
 from grandrounds.capabilities.statistics.glm_terms import GLMTerms
 from grandrounds.capabilities.statistics.question import Blocks, Fit, Question, Rows, Total, fit_in_memory
 from grandrounds.capabilities.statistics.small_cells import LEAST
-from grandrounds.capabilities.statistics.tails import chi_squared_tail, normal_p, t_quantile
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.metrics.meta_analysis import (
+    FEWEST_SITES,
+    SQUARES,
+    MetaCoefficient,
+    combine_sums,
+    estimate_tau2,
+    heterogeneity,
+)
 
 KIND = "meta"
 MODELS = ("logistic", "linear", "poisson", "cox")
-FEWEST_SITES = 3
-"""Hospitals that must have an estimate of a coefficient: a sum over fewer tells each of them the others'."""
-
-_SQUARES = 2.0**16  # unit of the sum of squared weights, so that it stays within the bound of secure sums
 _WIDE = 1.959963984540054  # 97.5% quantile of the normal distribution
 _WEAK, _WIDEST = 1e-4, 25.0  # penalty beside separation, and the variance from which on a coefficient is not used
 _LONGEST, _MOST_STEPS = 2.0, 100
@@ -98,49 +101,6 @@ class SiteEstimate:
     error: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class MetaCoefficient:
-    """One coefficient over hospitals. Numbers are None where fewer than three hospitals could fit it.
-
-    Attributes:
-        name: Name of the input.
-        sites: Hospitals that could fit it.
-        fixed: Fixed-effect estimate: inverse-variance weighted mean.
-        fixed_error: Its standard error.
-        fixed_low: Lower end of its 95% confidence interval.
-        fixed_high: Upper end.
-        estimate: Random-effects estimate (DerSimonian-Laird).
-        error: Its standard error.
-        low: Lower end of its 95% confidence interval.
-        high: Upper end.
-        p: Two-sided p-value of the random-effects estimate.
-        q: Cochran's Q.
-        q_p: p-value of Q: small if the coefficient differs between hospitals.
-        i2: I-squared: share of the variation between estimates that is not chance, 0 to 1.
-        tau2: Variance of the coefficient between hospitals.
-        prediction_low: Lower end of the 95% prediction interval: the coefficient of a new hospital.
-        prediction_high: Upper end.
-    """
-
-    name: str
-    sites: int
-    fixed: float | None = None
-    fixed_error: float | None = None
-    fixed_low: float | None = None
-    fixed_high: float | None = None
-    estimate: float | None = None
-    error: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    q: float | None = None
-    q_p: float | None = None
-    i2: float | None = None
-    tau2: float | None = None
-    prediction_low: float | None = None
-    prediction_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -228,7 +188,7 @@ def fit_meta(terms: MetaTerms) -> Fit[MetaAnalysis]:
     tau2 = np.zeros(len(terms.names))
     total = yield _ask(terms, tau2)
     while True:
-        tau2 = _estimate_tau2(total)
+        tau2 = estimate_tau2(total)
         total = yield _ask(terms, tau2)
         if not total.is_new_roster:
             return _conclude(terms, tau2, total)
@@ -261,7 +221,7 @@ def answer_meta(question: Question, rows: Rows) -> Blocks:
         "w": w,
         "wd": w * d,
         "wdd": w * d * d,
-        "ww": w * w / _SQUARES,
+        "ww": w * w / SQUARES,
         "r": r,
         "rd": r * d,
     }
@@ -348,41 +308,6 @@ def _robust_variances(estimates: Estimates, slopes: Array, rows: Rows, *, errors
     return np.where((share[alone] > _ALONE).any(axis=0), np.nan, variances)[1:]
 
 
-def combine_estimates(name: str, estimates: Sequence[float], variances: Sequence[float]) -> MetaCoefficient:
-    """Combine estimates of one quantity that are known for each hospital, such as the logit of its AUROC.
-
-    Args:
-        name: Name of the quantity.
-        estimates: (k,) the hospitals' estimates.
-        variances: (k,) their variances, above zero.
-
-    Returns:
-        Random-effects estimate (DerSimonian-Laird), Cochran's Q, I-squared and prediction interval; None in place of each number
-        with fewer than three hospitals.
-    """
-    d, v = np.asarray(estimates, float)[:, None], np.asarray(variances, float)[:, None]
-    if len(d) < FEWEST_SITES:
-        return MetaCoefficient(name, len(d))
-
-    def add_up(tau2: Array) -> Total:
-        w, r = 1 / v, 1 / (v + tau2)
-        blocks = {
-            "fitted": np.ones_like(v),
-            "w": w,
-            "wd": w * d,
-            "wdd": w * d * d,
-            "ww": w * w / _SQUARES,
-            "r": r,
-            "rd": r * d,
-        }
-        return Total({block: values.sum(axis=0) for block, values in blocks.items()})
-
-    tau2 = _estimate_tau2(add_up(np.zeros(1)))
-    total = add_up(tau2)
-    sums = {block: float(total[block][0]) for block in ("w", "wd", "r", "rd")}
-    return _combine(name, len(d), 0.0, sums, float(_heterogeneity(total)[0][0]), float(tau2[0]))
-
-
 def _fit_beside_separation(rows: Rows) -> tuple[Array, Array]:
     """Fit a logistic regression in which a coefficient is infinite: the others have a limit, and it has no weight.
 
@@ -420,24 +345,9 @@ def _ask(terms: MetaTerms, tau2: Array) -> Question:
     )
 
 
-def _estimate_tau2(total: Total) -> Array:
-    """Estimate the variance between hospitals by DerSimonian and Laird's moments; 0 with fewer than three hospitals."""
-    q, degrees = _heterogeneity(total)
-    w = np.where(total["w"] > 0, total["w"], 1.0)
-    spread = total["w"] - total["ww"] * _SQUARES / w
-    enough = (np.rint(total["fitted"]) >= FEWEST_SITES) & (spread > 0)
-    return np.asarray(np.where(enough, np.maximum(q - degrees, 0) / np.where(spread > 0, spread, 1.0), 0.0))
-
-
-def _heterogeneity(total: Total) -> tuple[Array, Array]:
-    """Return Cochran's Q and its degrees of freedom."""
-    w = np.where(total["w"] > 0, total["w"], 1.0)
-    return np.maximum(total["wdd"] - total["wd"] ** 2 / w, 0.0), np.maximum(np.rint(total["fitted"]) - 1, 0)
-
-
 def _conclude(terms: MetaTerms, tau2: Array, total: Total) -> MetaAnalysis:
     about = np.asarray(terms.about, float) if terms.about else np.zeros(len(terms.names))
-    q, _ = _heterogeneity(total)
+    q, _ = heterogeneity(total)
     coefficients = []
     for j, name in enumerate(terms.names):
         k = int(np.rint(total["fitted"][j]))
@@ -445,7 +355,7 @@ def _conclude(terms: MetaTerms, tau2: Array, total: Total) -> MetaAnalysis:
             coefficients.append(MetaCoefficient(name, k))
             continue
         sums = {block: float(total[block][j]) for block in ("w", "wd", "r", "rd")}
-        coefficients.append(_combine(name, k, float(about[j]), sums, float(q[j]), float(tau2[j])))
+        coefficients.append(combine_sums(name, k, float(about[j]), sums, float(q[j]), float(tau2[j])))
     notes = _tell_missing(coefficients, len(total.sites))
     return MetaAnalysis(terms.model, tuple(coefficients), _read_sites(terms, about, total), notes, terms.errors)
 
@@ -459,32 +369,6 @@ def _tell_missing(coefficients: Sequence[MetaCoefficient], sites: int) -> tuple[
         which = "all coefficients" if len(names) == len(coefficients) else ", ".join(names)
         out.append(f"{k} of {sites} hospitals could fit {which}{few}")
     return tuple(out)
-
-
-def _combine(name: str, k: int, about: float, sums: Mapping[str, float], q: float, tau2: float) -> MetaCoefficient:
-    """Compute one coefficient from its sums."""
-    fixed, fixed_error = about + sums["wd"] / sums["w"], sums["w"] ** -0.5
-    estimate, error = about + sums["rd"] / sums["r"], sums["r"] ** -0.5
-    wide = t_quantile(k - 2) * (tau2 + error**2) ** 0.5
-    return MetaCoefficient(
-        name,
-        k,
-        fixed,
-        fixed_error,
-        fixed - _WIDE * fixed_error,
-        fixed + _WIDE * fixed_error,
-        estimate,
-        error,
-        estimate - _WIDE * error,
-        estimate + _WIDE * error,
-        normal_p(estimate / error),
-        q,
-        chi_squared_tail(q, k - 1),
-        max(0.0, 1 - (k - 1) / q) if q > 0 else 0.0,
-        tau2,
-        estimate - wide,
-        estimate + wide,
-    )
 
 
 def _read_sites(terms: MetaTerms, about: Array, total: Total) -> dict[str, dict[str, SiteEstimate]]:

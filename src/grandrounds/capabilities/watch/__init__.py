@@ -1,6 +1,6 @@
 """Monitoring of models in use, and recalibration at a hospital."""
 
-from grandrounds.core.capability import Capability, Command, MethodSection
+from grandrounds.core.capability import Capability, Command, LedgerFolder, MethodSection
 
 CAPABILITY = Capability(
     name="watch",
@@ -19,6 +19,7 @@ CAPABILITY = Capability(
     methods={
         "watch": f"{__name__}.method.server:Watch",
     },
+    ledgers={"a watch": LedgerFolder(holds=f"{__name__}.audit:is_watch", audit=f"{__name__}.audit:audit_watch")},
     method_options={
         "watch": MethodSection(f"{__name__}.method.options:WatchOptions", after="card"),
     },

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import floor, log10
 
-from grandrounds.capabilities.statistics.models.card import Card, show_risk
 from grandrounds.core.errors import visible
+from grandrounds.models.risk_card import Card, show_risk
 from grandrounds.report.document import document
 from grandrounds.report.risk_card import (
     NOT_MEASURED,

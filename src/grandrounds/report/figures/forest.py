@@ -13,7 +13,8 @@ from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, category, l
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
     from grandrounds.capabilities.statistics.estimates import Coefficient
-    from grandrounds.capabilities.statistics.meta import MetaAnalysis, MetaCoefficient, SiteEstimate
+    from grandrounds.capabilities.statistics.meta import MetaAnalysis, SiteEstimate
+    from grandrounds.metrics.meta_analysis import MetaCoefficient
 
 _COMMON, _FIXED, _RANDOM, _NEW = (
     "all rows (common fit)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.capabilities.statistics.models.card import show_risk
+from grandrounds.models.risk_card import show_risk
 from grandrounds.report.figure import Figure
 from grandrounds.report.risk_card import CardRecord, total_text
 from grandrounds.report.style import COLOURS, category, layout, safe

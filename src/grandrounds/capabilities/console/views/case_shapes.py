@@ -8,8 +8,8 @@ from grandrounds.capabilities.cases.outcome import OutcomeExplanation
 from grandrounds.capabilities.cases.table import CaseExplanation
 from grandrounds.capabilities.console.cases.patients import Patients
 from grandrounds.capabilities.console.run_index import NotFound
-from grandrounds.capabilities.statistics.models.card import AT_MOST, LEVEL, MISSING, Term, show_risk
 from grandrounds.core.errors import BadInput
+from grandrounds.models.risk_card import AT_MOST, LEVEL, MISSING, Term, show_risk
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 from grandrounds.report.risk_card import interval_text, read_card

@@ -8,16 +8,7 @@ from pydantic import BaseModel
 
 from grandrounds.capabilities.console.run_index import NotFound, RunIndex
 from grandrounds.capabilities.console.views.run import load_record
-from grandrounds.capabilities.statistics.models.card import (
-    ABOVE,
-    AT_MOST,
-    LEVEL,
-    MISSING,
-    Card,
-    RiskRange,
-    Term,
-    show_risk,
-)
+from grandrounds.models.risk_card import ABOVE, AT_MOST, LEVEL, MISSING, Card, RiskRange, Term, show_risk
 from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.figures.card import nomogram
 from grandrounds.report.risk_card import CardRecord, interval_text, read_card, total_text

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from grandrounds.analysis.audit.watch_check import audit_watch
 from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.watch_entry import READING
 from grandrounds.capabilities.console.cache import get_cache, hide_root, read_checked, stamp_files
@@ -28,6 +27,7 @@ from grandrounds.capabilities.watch.at_sites.record import (
     STATUS,
     WatchRecord,
 )
+from grandrounds.capabilities.watch.audit import audit_watch
 from grandrounds.core.arrays import read_json
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.watch import evidence_over_patients

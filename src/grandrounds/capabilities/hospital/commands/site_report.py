@@ -50,7 +50,7 @@ def write_check(
     Raises:
         BadInput: It cannot be written.
     """
-    from grandrounds.report.site_check import check_page
+    from grandrounds.capabilities.quality.site_check import check_page
 
     write_page(file, check_page(report, schema, rows, differences=differences))
     file.chmod(0o600)

@@ -73,8 +73,8 @@ def read_agreed(plain: object, *, where: str = "data.cohort") -> Cohort:
 
 
 def define_cohort(value: object) -> dict[str, Any]:
-    """Replace a cohort file, or its content, by its definition and digest, so that a plan has all of it."""
-    return write_agreed(read_agreed(value))
+    """Replace a Cohort, its file or the content of one by its definition and digest, so that a plan has all of it."""
+    return write_agreed(value if isinstance(value, Cohort) else read_agreed(value))
 
 
 def implied_settings(cohort: Cohort, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named, slug
 
 if TYPE_CHECKING:
-    from grandrounds.capabilities.statistics.models.card import Card
+    from grandrounds.models.risk_card import Card
     from grandrounds.report.risk_card import CardPerformance, CardRecord
     from grandrounds.runs.run import Run
 

@@ -94,7 +94,7 @@ class AdditiveModel(ColumnModel):
         return out[:, None]
 
     def add_shapes(self, theta: Array, own: Array) -> Array:
-        """Add a hospital's own shapes to a model (`statistics.own_shapes.OwnShapes.pack`).
+        """Add a hospital's own shapes to a model (`own_shapes.OwnShapes.pack`).
 
         Args:
             theta: The common model.

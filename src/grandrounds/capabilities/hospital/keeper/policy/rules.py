@@ -367,7 +367,7 @@ def is_private(ask: Ask, plan: PlanValues | None) -> bool:
     """Check that the answer to an Ask discloses nothing about training or validation rows without noise.
 
     This is the policy's decision from the Ask alone, before any work. In addition the site's account charges the answer
-    (`keeper.accounting`) and remembers withheld reports. Together they release nothing that is not charged.
+    (`keeper/accounting`) and remembers withheld reports. Together they release nothing that is not charged.
 
     Args:
         ask: The Ask.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.analysis.audit.file_check import AuditFindings
+from grandrounds.analysis.audit.report import count_alarms
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
 from grandrounds.audit.entry import CLOSE, OPEN, SIMULATED, SIMULATED_KEYS, Content
@@ -47,11 +48,6 @@ def is_watch(folder: Path) -> bool:
     """Tell whether a folder is that of a watch, be its ledger removed."""
     marks = (STATUS, KEY, BASELINE)
     return folder.is_dir() and not (folder / "checkpoint").exists() and any((folder / name).exists() for name in marks)
-
-
-def count_alarms(book: Book) -> int:
-    """Count the alarms in the ledger of a watch."""
-    return sum(entry.content["kind"] == ALARM for entry in book.entries)
 
 
 def audit_watch(
