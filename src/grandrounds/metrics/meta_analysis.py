@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,12 @@ FEWEST_SITES = 3
 SQUARES = 2.0**16
 """Unit of the sum of squared weights, so that it stays within the bound of secure sums."""
 _WIDE = 1.959963984540054  # 97.5% quantile of the normal distribution
+
+
+class Sums(Protocol):
+    """Sums over hospitals by name, each an array over quantities."""
+
+    def __getitem__(self, name: str, /) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def combine_estimates(name: str, estimates: Sequence[float], variances: Sequence
     return combine_sums(name, len(d), 0.0, sums, float(heterogeneity(total)[0][0]), float(tau2[0]))
 
 
-def estimate_tau2(total: Mapping[str, Array]) -> Array:
+def estimate_tau2(total: Sums) -> Array:
     """Estimate the variance between hospitals by DerSimonian and Laird's moments; 0 with fewer than three hospitals."""
     q, degrees = heterogeneity(total)
     w = np.where(total["w"] > 0, total["w"], 1.0)
@@ -110,7 +117,7 @@ def estimate_tau2(total: Mapping[str, Array]) -> Array:
     return np.asarray(np.where(enough, np.maximum(q - degrees, 0) / np.where(spread > 0, spread, 1.0), 0.0))
 
 
-def heterogeneity(total: Mapping[str, Array]) -> tuple[Array, Array]:
+def heterogeneity(total: Sums) -> tuple[Array, Array]:
     """Return Cochran's Q and its degrees of freedom."""
     w = np.where(total["w"] > 0, total["w"], 1.0)
     return np.maximum(total["wdd"] - total["wd"] ** 2 / w, 0.0), np.maximum(np.rint(total["fitted"]) - 1, 0)
