@@ -114,3 +114,35 @@ def test_a_capability_works_without_the_others(tmp_path):
     source = copy_with(tmp_path / "statistics", "statistics", "sources")
     done = run(source, "fit", "glm", "heart", "--features", "age,cholesterol", "--out", "fit", cwd=tmp_path)
     assert done.returncode == 0 and "age" in done.stdout, done.stderr
+
+
+TOY = """
+from grandrounds.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    "toy", "A toy", 10, "index.md", names={"greet": "toy:greet"}, commands={"greet": Command("toy:register", "Use", "predict")}
+)
+
+
+def greet() -> str:
+    return "good morning"
+
+
+def register(app):
+    app.command("greet")(lambda: print(greet()))
+"""
+
+
+def test_a_capability_of_another_distribution_is_found_by_its_entry_point(tmp_path):
+    (tmp_path / "toy.py").write_text(TOY)
+    about = tmp_path / "toy-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[grandrounds.capabilities]\ntoy = toy:CAPABILITY\n")
+    assert run(tmp_path, "greet", cwd=tmp_path).stdout == "good morning\n"
+    panel = run(tmp_path, "--help", cwd=tmp_path).stdout.split("─ Use ─")[1].split("╰")[0]
+    assert panel.index("│ predict ") < panel.index("│ greet ") < panel.index("│ evaluate ")
+    code = "import grandrounds as gr; print(gr.greet(), 'greet' in gr.__all__)"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path, check=True)
+    assert told.stdout == "good morning True\n"
