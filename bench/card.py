@@ -33,7 +33,7 @@ from grandrounds.capabilities.statistics.card import (
     list_candidates,
 )
 from grandrounds.capabilities.statistics.methods.options import CardOptions, GAMOptions
-from grandrounds.capabilities.statistics.models.card import CardModel, meet_terms
+from grandrounds.capabilities.statistics.models.card import CardModel, card_arrays, meet_terms
 from grandrounds.capabilities.statistics.question import Record, fit_in_memory
 from smoke import pick
 
@@ -57,7 +57,7 @@ def arithmetic_differs(model: CardModel, result: CardResult, fold: Fold) -> bool
     rows = fold.test
     theta = model.pack(result.arrays)
     risk = 1 / (1 + np.exp(-model.logits(theta, rows.x)[:, 0]))
-    draft = result.card.arrays(fold.columns)
+    draft = card_arrays(result.card, fold.columns)
     met = meet_terms(fold.values(rows), draft["column"], draft["kind"], draft["value"])
     totals = (met @ draft["points"]).astype(int)
     by_hand = np.array([result.card.risk(int(t)) for t in totals])
