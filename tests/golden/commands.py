@@ -1,4 +1,4 @@
-"""What people do with runs, command by command."""
+"""Commands that people use on runs, one case a command."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Digest:
 
 
 def fingerprint() -> dict[str, str]:
-    """What decides the last bits of a float: the processor and the libraries."""
+    """Name the processor and the libraries, which decide the last bits of a float."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text().splitlines() if cpu.exists() else []
     facts = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in lines if ":" in line}

@@ -58,7 +58,7 @@ def exchange(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def policies(_: Path) -> Any:
-    """What policies of hospitals say, and what sites would be asked by plans of many kinds."""
+    """Print policies of hospitals, and the requests of plans of many kinds."""
     from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy
     from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
     from grandrounds.core.plan import Settings

@@ -1,4 +1,4 @@
-"""What a case leaves behind, as JSON values by name: files of its folder, and what its commands printed.
+"""Values that a case leaves behind, as JSON by name: files of its folder, and what its commands printed.
 
 Values that differ between two runs of one commit are masked by name: durations, memory, dates, and ids that are drawn.
 """

@@ -70,7 +70,7 @@ def run_case(case: Case) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Left:
-    """What a case left: digests of its values by name and, if they are asked for, the values as compressed JSON."""
+    """Values that a case left: digests of its values by name and, if they are asked for, the values as compressed JSON."""
 
     digests: dict[str, Digest]
     values: bytes = b""
