@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,13 @@ def test_each_folder_has_a_manifest_and_reading_all_of_them_loads_nothing_else()
     assert loaded == ["grandrounds", *(f"grandrounds.core{m}" for m in ("", ".capability", ".errors", ".version"))]
 
 
+def test_no_capability_has_more_lines_than_its_budget():
+    for manifest in capabilities():
+        sources = (SOURCE / "capabilities" / manifest.name).rglob("*.py")
+        lines = sum(len(path.read_text().splitlines()) for path in sources)
+        assert lines <= manifest.budget, f"{manifest.name} has {lines} lines: state them in its manifest, or write less"
+
+
 def test_the_kernel_has_no_name_of_a_capability():
     assert not set(METHODS._kernel) & set(collect("methods"))
     assert set(collect("names")) < set(grandrounds.__all__)
@@ -87,7 +95,8 @@ def run(source: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 
 def test_the_kernel_runs_shows_and_audits_without_any_capability(tmp_path):
     source = copy_with(tmp_path)
-    done = run(source, "run", "heart", "--set", "method.rounds=2", "--out", "run", "--quiet", cwd=tmp_path)
+    settings = ("--set", "method.rounds=2", "--set", "data.coding=reference")
+    done = run(source, "run", "heart", *settings, "--out", "run", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "report.html").exists()
     assert "AUROC" in run(source, "show", "run", cwd=tmp_path).stdout
@@ -114,6 +123,22 @@ def test_a_capability_works_without_the_others(tmp_path):
     source = copy_with(tmp_path / "statistics", "statistics", "sources")
     done = run(source, "fit", "glm", "heart", "--features", "age,cholesterol", "--out", "fit", cwd=tmp_path)
     assert done.returncode == 0 and "age" in done.stdout, done.stderr
+
+
+def test_a_finished_run_says_which_capability_is_missing(tmp_path):
+    whole = run(SOURCE.parent, "fit", "glm", "heart", "--features", "age,cholesterol", "--out", "fit", "--quiet", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert json.loads((tmp_path / "fit" / "environment.json").read_text())["capabilities"] == ["statistics"]
+    source = copy_with(tmp_path, "quality")
+    for command in (["show", "fit"], ["report", "fit"], ["audit", "verify", "fit"]):
+        refused = run(source, *command, cwd=tmp_path)
+        assert refused.returncode == 2 and "[capability-not-installed]" in refused.stderr, refused.stderr
+        assert "the capability 'statistics'" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+        assert not refused.stdout
+    (tmp_path / "fit" / "environment.json").unlink()  # without it the sentence names the method alone
+    refused = run(source, "show", "fit", cwd=tmp_path)
+    assert refused.returncode == 2 and "method 'glm' of a capability" in refused.stderr
+    assert run(source, "audit", "verify", "fit", "--ledger-only", cwd=tmp_path).returncode == 0
 
 
 TOY = """

@@ -206,6 +206,17 @@ def collect(member: str) -> dict[str, Any]:
     return out
 
 
+def names_of(**named: str) -> list[str]:
+    """Return the capabilities that have one of these names: `names_of(methods="glm", models="logistic")`."""
+    return [c.name for c in capabilities() if any(name in getattr(c, member) for member, name in named.items())]
+
+
+def not_installed(what: str) -> BadInput:
+    """Return the error for what no installed capability has; `what` is the first half of its sentence."""
+    installed = ", ".join(c.name for c in capabilities()) or "none"
+    return BadInput(f"{what}; installed capabilities: {installed}", code="capability-not-installed")
+
+
 def find(member: str, name: str, *, what: str) -> Any:
     """Load what a capability has under a name.
 
@@ -219,10 +230,7 @@ def find(member: str, name: str, *, what: str) -> Any:
     """
     path = collect(member).get(name)
     if path is None:
-        raise BadInput(
-            f"{what}, and no installed capability is for that; installed: {', '.join(c.name for c in capabilities()) or 'none'}",
-            code="capability-not-installed",
-        )
+        raise not_installed(f"{what}, and no installed capability is for that")
     return load(path)
 
 

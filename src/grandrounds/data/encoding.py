@@ -354,6 +354,7 @@ class EncodingRules:
     def from_plan(cls, plan: Plan) -> EncodingRules:
         """Read the settings of a plan."""
         d = plan.data
+        exact = getattr(plan.method, "exact", None)  # a section of statistics: without it no level is too small
         return cls(
             "none" if d.coding == "columns" else d.scale,
             d.impute,
@@ -363,7 +364,7 @@ class EncodingRules:
             coding=d.coding,
             complete=d.complete,
             products=tuple(tuple(p) for p in d.products),
-            least=plan.method.exact.least if d.coding == "reference" else 0,
+            least=exact.least if exact and d.coding == "reference" else 0,
             subgroups=tuple(plan.evaluation.subgroups),
             bands=plan_bands(plan.evaluation),
         )

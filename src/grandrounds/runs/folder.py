@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.audit.files import ENVIRONMENT
 from grandrounds.core import toml
 from grandrounds.core.arrays import (
     LARGEST,
@@ -28,14 +29,17 @@ from grandrounds.core.arrays import (
     save,
     write_atomic,
 )
+from grandrounds.core.capability import capabilities, names_of, not_installed
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.core.plugins import STAMP
+from grandrounds.core.plugins import STAMP, is_path
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
+from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.explain.percentiles import Population
-from grandrounds.models import Model
+from grandrounds.methods import METHODS
+from grandrounds.models import MODELS, Model
 from grandrounds.models.protocol import Calibration
 from grandrounds.report.page import report_page
 from grandrounds.report.provenance import LedgerState, Provenance
@@ -48,7 +52,7 @@ _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "s
 PERCENTILES = "percentiles.json"
 FAILURE = "failure.json"
 """Why a run ended without a summary (runs/ending.py)."""
-_FIRST = ("experiment.toml", "environment.json", "schema.json")
+_FIRST = ("experiment.toml", ENVIRONMENT, "schema.json")
 """Files that a run writes before its plan is in the checkpoint; until then it cannot be resumed."""
 
 _OWN = (*_FIRST, PERCENTILES, "round_logs.json", FAILURE, *_LEDGER)
@@ -287,11 +291,36 @@ class RunFolder:
                 if not part.is_dir() or part.is_symlink():
                     part.unlink(missing_ok=True)
 
+    def refuse_without_capability(self) -> None:
+        """Raise where the run has a method or a model of a capability that is not installed: nothing could read its records.
+
+        A folder whose plan cannot be read is not refused here: what reads the plan says what is wrong with it.
+        """
+        try:
+            plan = Checkpoint(self.checkpoint).plan()
+            method, model = str(plan["method"]["name"]), str(plan["model"]["name"])
+        except (BadInput, LookupError, TypeError):
+            return
+        if method in METHODS or is_path(method):
+            if model in MODELS or is_path(model):
+                return
+            what = f"model '{model}'"
+        else:
+            what = f"method '{method}'"
+        try:
+            recorded = [str(name) for name in self.read(self.path / ENVIRONMENT)["capabilities"]]
+        except (BadInput, LookupError, TypeError):
+            recorded = []
+        missing = [name for name in recorded if name not in {c.name for c in capabilities()}]
+        of = f"the capability '{missing[0]:.40}', which" if missing else "a capability that"
+        raise not_installed(f"{self.path} is a run with {what} of {of} is not installed here: read it where it is, or install it")
+
     def write_experiment(self, values: Mapping[str, Any], schema: Schema | None, assumed: Sequence[str] = ()) -> None:
         """Write experiment.toml, environment.json and schema.json; `assumed`: sentences on how the table was read."""
         head = "# The whole experiment as it was run. `rounds run experiment.toml` repeats it to the bit."
         write_atomic(self.experiment, toml.dumps(values, head=head).encode())
-        write_atomic(self.path / "environment.json", _json(environment()), durable=False)
+        used = names_of(methods=values["method"]["name"], models=values["model"]["name"])
+        write_atomic(self.path / ENVIRONMENT, _json({**environment(), "capabilities": used}), durable=False)
         if schema is not None:
             read = {"assumed": list(assumed)} if assumed else {}
             values = {"schema": SCHEMA, **schema.to_dict(), **read}

@@ -52,7 +52,7 @@ class Run:
             withdrawn: Use the model also where a site withdrew from the run, so that it is not valid any more.
 
         Raises:
-            BadInput: The folder is not a run folder.
+            BadInput: The folder is not a run folder, or its run needs a capability that is not installed.
         """
         self.trust_code, self._use_withdrawn = trust_code, withdrawn
         self._personal_files: dict[str, Path] = {}  # files, or folders of files, of hospitals outside the run folder, by site
@@ -62,6 +62,7 @@ class Run:
                 f"{folder} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)",
                 code="not-a-run-folder",
             )
+        self._files.refuse_without_capability()
 
     @property
     def folder(self) -> Path:

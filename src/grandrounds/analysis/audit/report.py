@@ -28,6 +28,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import load_site_keys
+from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.ledger import SERVER
 
 LEDGER_ALONE = "model files, figures, journal, round logs and weights: the ledger alone was checked"
@@ -71,7 +72,8 @@ def audit(
         quick: Check one signature for all entries of the ledger, and none of its sites, where it covers all of them.
 
     Raises:
-        BadInput: There is no such run or export, or a key or a head cannot be read.
+        BadInput: There is no such run or export, a key or a head cannot be read, or the run needs a capability that is not
+            installed: its weights could not be computed again.
     """
     signed_heads = [SignedHead.read(path) for path in heads]
     server_key = None if key is None else load_public(key)
@@ -97,6 +99,8 @@ def audit(
                 return replace(result, unchecked=(EXPORTED_WATCH,), alarms=count_alarms(book))
             result = _check_export_end(result, book)
         return replace(result, unchecked=(EXPORTED,))
+    if files:
+        RunFolder(run).refuse_without_capability()
     head_file = run / "ledger.head.json"
     if _exists(head_file) and not _exists(run / "ledger.db"):
         removed = Finding(

@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="cases",
     title="Explanations of single patients and images: cases, sites, heat maps, masks",
-    budget=4_500,
+    budget=5_600,
     page="explain.md",
     names={
         "explain_case": f"{__name__}.case:explain_case",

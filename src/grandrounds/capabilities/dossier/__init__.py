@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="dossier",
     title="Model dossiers, and a signed register of models in use",
-    budget=6_000,
+    budget=8_900,
     page="dossier.md",
     names={
         "dossier": f"{__name__}.api:dossier",

@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="hospital",
     title="Hospitals behind messages: keepers, servers, gateways, keys",
-    budget=13_500,
+    budget=15_900,
     page="hospitals.md",
     commands={
         "provision": Command(f"{__name__}.commands.provision:app", panel="Deploy"),

@@ -11,7 +11,7 @@ _TRAINED_IN_ROUNDS = {**_FITTED, "site": f"{__name__}.training:TrainedParts"}
 CAPABILITY = Capability(
     name="personal",
     title="Parts of the model that each hospital trains and keeps, and differences of hospitals from the common model",
-    budget=3_000,
+    budget=1_200,
     page="personal.md",
     parts={
         "head": PersonalPart(

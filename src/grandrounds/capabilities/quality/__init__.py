@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command, MethodSection
 CAPABILITY = Capability(
     name="quality",
     title="Data quality by hospital",
-    budget=2_500,
+    budget=3_400,
     page="quality.md",
     names={"compare_sites": f"{__name__}.api:compare_sites"},
     commands={

@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="sources",
     title="Sources of patients: OMOP, FHIR, DICOM, NIfTI, databases, files of statistics packages",
-    budget=7_500,
+    budget=8_600,
     page="own-data.md",
     names={
         "cohort_table": f"{__name__}.api:cohort_table",

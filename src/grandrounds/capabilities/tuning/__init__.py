@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="tuning",
     title="Search for settings with trials on inner splits",
-    budget=1_800,
+    budget=1_900,
     page="experiments.md",
     names={
         "tune": f"{__name__}.api:tune",

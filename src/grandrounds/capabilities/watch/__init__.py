@@ -5,7 +5,7 @@ from grandrounds.core.capability import Capability, Command, LedgerFolder, Metho
 CAPABILITY = Capability(
     name="watch",
     title="Monitoring of models in use, and recalibration at a hospital",
-    budget=7_500,
+    budget=9_300,
     page="watch.md",
     names={
         "recalibrate": f"{__name__}.api.recalibrating:recalibrate",
