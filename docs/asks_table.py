@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from grandrounds.protocol.task_spec import REFUSED, TaskSpec
-from grandrounds.protocol.tasks import SPECS
+from grandrounds.protocol.tasks import specs
 
 PAGE = Path(__file__).with_name("extending.md")
 BEGIN, END = "<!-- asks: begin -->", "<!-- asks: end -->"
@@ -26,7 +26,7 @@ def row(spec: TaskSpec) -> str:
 def table() -> str:
     """Return the table of tasks that a method can ask for: those with a report, but for the steps of secure sums."""
     lines = ["| task | reports | asked for by |", "|---|---|---|"]
-    return "\n".join([*lines, *(row(spec) for spec in SPECS.values() if spec.reports and not spec.is_sum_step)])
+    return "\n".join([*lines, *(row(spec) for spec in specs().values() if spec.reports and not spec.is_sum_step)])
 
 
 def page(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grandrounds.privacy.releases import FILES
 from grandrounds.protocol.task_spec import CLASSES
-from grandrounds.protocol.tasks import SPECS
+from grandrounds.protocol.tasks import specs
 
 PAGE = Path(__file__).with_name("releases.md")
 
@@ -43,15 +43,15 @@ and reports in its [policy](site.md#policy).
 def page() -> str:
     """Compose the whole page."""
     lines = []
-    for task, spec in SPECS.items():
+    for task, spec in specs().items():
         for kind in dict.fromkeys(report.kind for report in spec.reports.values()):
             names = ", ".join(f"`{r.name}`" for r in spec.reports.values() if r.kind == kind)
             lines.append(f"| `{task}` | {names} | {kind} | {spec.asked_by} |")
-    silent = ", ".join(f"`{task}`" for task, spec in SPECS.items() if not spec.reports)
+    silent = ", ".join(f"`{task}`" for task, spec in specs().items() if not spec.reports)
     lines += [f"\n{silent} have no report.", "\n## Classes under a budget\n", "| class | meaning |", "|---|---|"]
     lines += [f"| {kind} | {meaning} |" for kind, meaning in CLASSES.items()]
     lines += ["\n## Reports under a budget\n", "| task | report | data | class | details |", "|---|---|---|---|---|"]
-    for task, spec in SPECS.items():
+    for task, spec in specs().items():
         releases = {name: report.release for name, report in spec.reports.items()}
         lines += [f"| `{task}` | `{name}` | {r.tells} | {r.kind} | {r.why} |" for name, r in releases.items()]
     lines += ["\n## Files of a run folder under a budget\n", "| file | data | class | details |", "|---|---|---|---|"]

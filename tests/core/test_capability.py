@@ -141,6 +141,21 @@ def test_a_finished_run_says_which_capability_is_missing(tmp_path):
     assert run(source, "audit", "verify", "fit", "--ledger-only", cwd=tmp_path).returncode == 0
 
 
+REFUSED = """
+from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
+from grandrounds.protocol.messages import Ask
+print([Policy().refuses(Ask(task, report=(report,)), None) for task, report in (("quality", "counts"), ("evaluate", "test"))])
+"""
+
+
+def test_a_hospital_refuses_a_task_of_a_capability_that_it_lacks(tmp_path):
+    for names, expected in ((("hospital", "statistics"), "['task-not-allowed', '']"), (("hospital", "statistics", "quality"), "['', '']")):
+        (tmp_path / str(len(names))).mkdir()
+        env = {**os.environ, "PYTHONPATH": str(copy_with(tmp_path / str(len(names)), *names))}
+        done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, env=env, check=False)
+        assert done.stdout.strip() == expected, done.stderr
+
+
 TOY = """
 from grandrounds.core.capability import Capability, Command
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, sum_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import Disclosure
 from grandrounds.core.errors import RunFailed
 from grandrounds.methods.secure import SecureRule, exchange_identities, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
@@ -18,6 +17,7 @@ from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.packing import describe_layout
+from grandrounds.site.ask_cost import Disclosure
 from tests.keeper.charges_support import STRICT, Guarded, Site, told
 from tests.support import ready, stack
 

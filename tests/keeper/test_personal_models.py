@@ -10,7 +10,7 @@ import pytest
 
 from grandrounds.capabilities.hospital.keeper.access import AccessControl
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.capabilities.hospital.keeper.codes import Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import Policy, is_private
@@ -20,6 +20,7 @@ from grandrounds.methods.guard.choice import LEVEL
 from grandrounds.methods.guard.server import VARIANCES
 from grandrounds.methods.guard.site import FILE, digest_model
 from grandrounds.protocol.messages import Ask, AskId
+from grandrounds.site.ask_cost import RowCounts
 from tests.command import rounds
 from tests.engine.decrypted import read
 from tests.engine.disturbed import B, Disturbed, Killed, Passing

@@ -23,7 +23,7 @@ from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.methods import REGULARIZERS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS
-from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, SPECS, TRAIN
+from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, TRAIN, specs
 from grandrounds.site.host import SiteHost
 from tests.command import rounds
 from tests.keeper.plans import PLANS
@@ -41,10 +41,10 @@ NOON = datetime(2026, 3, 1, 12)
 def test_every_task_of_a_host_has_its_place_in_the_policy():
     """A new task is refused at every hospital until somebody says what it tells about patients."""
     host = SiteHost(stack([10, 10]), plugins=all_site_plugins())
-    assert set(host._tasks) == set(SPECS) - {HELLO, OPEN, CLOSE}
-    assert {r.kind for spec in SPECS.values() for r in spec.reports.values()} == set(KINDS)
-    assert {r for s in REGULARIZERS.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)
-    assert REPORT == MAPS and REPORT in SPECS[MAPS].reports
+    assert set(host._tasks) == set(specs()) - {HELLO, OPEN, CLOSE}
+    assert {r.kind for spec in specs().values() for r in spec.reports.values()} == set(KINDS)
+    assert {r for s in REGULARIZERS.values() for r in s.report} | {RATIONALE} <= set(specs()[TRAIN].reports)
+    assert REPORT == MAPS and REPORT in specs()[MAPS].reports
 
 
 def test_the_documentation_has_every_report_and_every_code():
@@ -52,7 +52,7 @@ def test_the_documentation_has_every_report_and_every_code():
     page = (docs / "site.md").read_text()
     rows = [line.split("|") for line in f"{page}{(docs / 'releases.md').read_text()}".splitlines() if line.startswith("| `")]
     told = {(task.strip(" `"), r.strip(" `"), kind.strip()) for _, task, names, kind, *_ in rows for r in names.split(",")}
-    assert {(spec.name, r.name, r.kind) for spec in SPECS.values() for r in spec.reports.values()} <= told
+    assert {(spec.name, r.name, r.kind) for spec in specs().values() for r in spec.reports.values()} <= told
     assert set(CODES) <= {row[1].strip(" `") for row in rows}
     shown = page.split("```toml")[3].split("```")[0]
     assert Policy.parse(shown) == DEFAULT

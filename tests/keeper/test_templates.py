@@ -28,7 +28,7 @@ from grandrounds.experiment.checks.privacy import has_accounting
 from grandrounds.methods import METHODS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import COUNT, NOTHING
-from grandrounds.protocol.tasks import SPECS
+from grandrounds.protocol.tasks import specs
 from tests.keeper.plans import DP, LENT, PUBLIC, SECURE, TWO, plan
 from tests.support import patients, refused
 
@@ -128,7 +128,7 @@ def test_nothing_of_one_site_leaves_strict_in_the_clear_but_numbers_of_rows():
     policy = replace(APPROVED, privacy=replace(APPROVED.privacy, exempt=("glm",)))
     policy = replace(policy, runs=replace(policy.runs, methods=("glm",)))
     glm = made("glm", data={**PUBLIC, "coding": "levels"}, method={"exact": {"least": 10}})
-    for task in SPECS.values():
+    for task in specs().values():
         for report in task.reports.values():
             asked = Ask(task.name, {}, report=(report.name,), id=AskId("x", 1, 1))
             is_sent = not policy.refuses(asked, glm) and not policy.is_emptied(task.name, report.name)

@@ -13,8 +13,9 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.capabilities.statistics.methods.private_gam import COUNTS, PrivateGAMSite
+from grandrounds.capabilities.statistics.methods.private_gam_task import COUNT_CELLS
 from grandrounds.capabilities.statistics.models.columns import Column
 from grandrounds.capabilities.statistics.private_scores import ScoreBins, fit_scores
 from grandrounds.core.errors import GrandRoundsError
@@ -24,7 +25,7 @@ from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.protocol.tasks import COUNT_CELLS
+from grandrounds.site.ask_cost import RowCounts
 from grandrounds.site.stack import Part
 from tests.support import patients, refused, stack
 

@@ -10,7 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
@@ -25,7 +25,7 @@ from grandrounds.capabilities.quality.method.comparison import (
 from grandrounds.capabilities.quality.method.findings import find_differences
 from grandrounds.capabilities.quality.method.result import compare_with_totals
 from grandrounds.capabilities.quality.method.server import COUNTS
-from grandrounds.capabilities.quality.method.site import count_blocks, count_reach, read_bins
+from grandrounds.capabilities.quality.method.task import QUALITY, count_blocks, count_reach, read_bins
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.bins import AgreedBins
@@ -37,7 +37,8 @@ from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.codec import encode_answer
 from grandrounds.protocol.messages import Answer, Ask, AskId
-from grandrounds.protocol.tasks import PREPARE, QUALITY, WITNESS
+from grandrounds.protocol.tasks import PREPARE, WITNESS
+from grandrounds.site.ask_cost import RowCounts
 from grandrounds.site.host import SiteHost
 from tests.support import patients, refused
 

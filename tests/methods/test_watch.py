@@ -14,7 +14,7 @@ from scipy import stats
 
 import grandrounds as gr
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import ask_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.questions import Questions
 from grandrounds.capabilities.hospital.keeper.policy.rules import CELLS, SECURE, TASK, Policy
@@ -29,7 +29,8 @@ from grandrounds.capabilities.watch.method.comparison import (
     student_p,
     trend_p,
 )
-from grandrounds.capabilities.watch.method.site import WatchLayout, watch_layout, watch_sensitivity
+from grandrounds.capabilities.watch.method.site import WatchLayout, watch_layout
+from grandrounds.capabilities.watch.method.task import WATCH, watch_sensitivity
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.new_patients import PlantedShift
@@ -38,8 +39,8 @@ from grandrounds.experiment.requests import expected_asks
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask, AskId
-from grandrounds.protocol.tasks import WATCH
 from grandrounds.runs.federation import assemble
+from grandrounds.site.ask_cost import RowCounts
 from grandrounds.site.host import SiteHost
 from tests.support import patients, refused
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import READERS, ask_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.capabilities.hospital.keeper.policy.describe import describe_policy
 from grandrounds.capabilities.hospital.keeper.policy.rules import REPORT, SECURE, TASK, Policy, is_private
 from grandrounds.capabilities.hospital.keeper.policy.small_cells import without_small_cells
+from grandrounds.core.capability import collect
 from grandrounds.engine.claims import inconsistent_shapes
 from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
@@ -25,27 +26,29 @@ from grandrounds.protocol.task_spec import (
     TaskSpec,
     refused,
 )
-from grandrounds.protocol.tasks import CLOSE, ERROR, HELLO, MASKED, OPEN, SPECS, SUM_STEPS, report_of, spec_of
+from grandrounds.protocol.tasks import CLOSE, ERROR, HELLO, MASKED, OPEN, SUM_STEPS, report_of, spec_of, specs
+from grandrounds.site.ask_cost import RowCounts
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import CLEAN, PARTS
 from tests.support import refused as expect_refusal
 from tests.support import stack
 
-REPORTS = [(task, report) for task, spec in SPECS.items() for report in spec.reports.values()]
+REPORTS = [(task, report) for task, spec in specs().items() for report in spec.reports.values()]
 
 
 def test_every_name_is_its_own():
-    assert all(spec.name == name for name, spec in SPECS.items())
-    assert all(report.name == name for spec in SPECS.values() for name, report in spec.reports.items())
+    assert all(spec.name == name for name, spec in specs().items())
+    assert all(report.name == name for spec in specs().values() for name, report in spec.reports.items())
     assert all("." not in report.name and report.kind in KINDS for _, report in REPORTS)
 
 
 def test_every_task_has_a_cost_and_every_reader_a_task():
-    assert {name for name, spec in SPECS.items() if spec.cost == UNKNOWN_COST} == {HELLO, OPEN, CLOSE}
-    assert {name for name, spec in SPECS.items() if not spec.asked_by} == {HELLO, OPEN, CLOSE}
-    assert {*READERS, MASKED} == {name for name, spec in SPECS.items() if spec.cost == OWN_COST}
+    assert {name for name, spec in specs().items() if spec.cost == UNKNOWN_COST} == {HELLO, OPEN, CLOSE}
+    assert {name for name, spec in specs().items() if not spec.asked_by} == {HELLO, OPEN, CLOSE}
+    own = {name for name, task in collect("tasks").items() if task.cost}
+    assert {*READERS, MASKED, *own} == {name for name, spec in specs().items() if spec.cost == OWN_COST}
     for task, report in REPORTS:
-        if SPECS[task].cost == ROWS_COST and report.kind != NOTHING:
+        if specs()[task].cost == ROWS_COST and report.kind != NOTHING:
             assert report.rows and report.account, "the accountant goes by its rows"
         assert {*report.rows, *(part for part, _ in report.hidden)} <= {*PARTS, CLEAN}
         assert {column.split(".")[0] for _, column in report.hidden} | {
@@ -61,7 +64,7 @@ def test_the_steps_of_a_secure_sum_are_those_of_its_protocol():
 def test_a_task_that_is_not_declared_is_the_most_careful_one():
     unknown = spec_of("steal")
     assert unknown == TaskSpec("steal") and unknown.is_counted and not unknown.may_fail and not unknown.setup
-    assert report_of("steal", "rows") is None and report_of("evaluate", "test.count") is SPECS["evaluate"].reports["test"]
+    assert report_of("steal", "rows") is None and report_of("evaluate", "test.count") is specs()["evaluate"].reports["test"]
     told = ask_cost(Ask("steal", report=("rows",)), RowCounts(9, 0, 5), Terms(), unbounded=False).disclosures["rows"]
     assert told.rows == ("training", "test") and told.reach == np.inf
 
@@ -79,7 +82,7 @@ def test_a_new_task_is_declared_in_one_place(monkeypatch):
     """Policy, accountant, small cells, releases, cost and the checks of answers know it by its place in the table."""
     ask = Ask("ward.census", report=("beds",), id=AskId("x", 1, 1))
     assert Policy().refuses(ask, None) == TASK
-    monkeypatch.setitem(SPECS, "ward.census", census("ward.census", "beds"))
+    monkeypatch.setitem(specs(), "ward.census", census("ward.census", "beds"))
 
     assert Policy().refuses(ask, None) == ""
     assert Policy.parse('[reports]\ndeny = ["ward.census.beds"]').refuses(ask, None) == REPORT

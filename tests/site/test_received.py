@@ -15,10 +15,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.capabilities.watch.method.site import parameters_digest
+from grandrounds.capabilities.watch.method.task import WATCH
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import CHARGED
-from grandrounds.protocol.tasks import WATCH, WEIGHTS, report_of
+from grandrounds.protocol.tasks import WEIGHTS, report_of
 from grandrounds.site.host import SiteHost
 from tests.keeper.plans import DP, PLANS, PUBLIC, plan
 from tests.support import patients, refused

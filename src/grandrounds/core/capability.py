@@ -62,10 +62,28 @@ class Stage:
     Attributes:
         ask: Import path of a function `ask(plan, encoding, served, sites, personal)`: yields Asks, returns entries of `personal`.
         answer: Import path of a function `answer(site, folder, ask, members)`: reports of the sites of one host.
+        reports: Import path of a function `reports(plan)`: the reports of each Ask that a plan makes of it.
     """
 
     ask: str
     answer: str
+    reports: str
+
+
+@dataclass(frozen=True)
+class SiteTask:
+    """A task that sites answer for a capability, and what a hospital decides by. A site without the capability refuses the task.
+
+    Attributes:
+        spec: Import path of its row in the table of tasks (`protocol.task_spec.TaskSpec`).
+        cost: Import path of a function `cost(ask, rows)`: the privacy cost of its answer, from the Ask and the site's row counts;
+            "" where the reports of `spec` name the rows that they disclose.
+        admits: Import path of a function `admits(ask, plan)`: has the Ask the settings of the plan that the site opened?
+    """
+
+    spec: str
+    admits: str
+    cost: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +176,7 @@ class Capability:
             return False, by kind of run.
         parts: Personal parts by name.
         stages: Steps after hospitals chose their models, by task.
+        tasks: Tasks that sites answer, by name.
         readers: Import paths of readers by the end of a file's name, by "://" for addresses, and by a section of a plan with what
             is read, such as "data.cohort settings".
     """
@@ -178,6 +197,7 @@ class Capability:
     printers: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, PersonalPart] = field(default_factory=dict)
     stages: Mapping[str, Stage] = field(default_factory=dict)
+    tasks: Mapping[str, SiteTask] = field(default_factory=dict)
     readers: Mapping[str, str] = field(default_factory=dict)
 
 

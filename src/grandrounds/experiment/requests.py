@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grandrounds.core.capability import collect, load
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, sends_summaries, under_budget
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
-from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
+from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.guard.server import is_personal
@@ -26,7 +27,7 @@ from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId, Value
 from grandrounds.protocol.task_spec import COUNT
-from grandrounds.protocol.tasks import SPECS
+from grandrounds.protocol.tasks import spec_of
 from grandrounds.site.stack import CLEAN
 
 
@@ -39,8 +40,8 @@ def expected_asks(plan: PlanValues) -> tuple[Ask, ...]:
 
 def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
     """Create an Ask for these reports, or for all reports of the task; those summed by secure aggregation are withheld."""
-    named = report or tuple(SPECS[task].reports)
-    masked = {r.name for r in SPECS[task].reports.values() if r.is_masked and p.privacy.secure}
+    named = report or tuple(spec_of(task).reports)
+    masked = {r.name for r in spec_of(task).reports.values() if r.is_masked and p.privacy.secure}
     return Ask(task, shared=shared, report=named, withheld=tuple(r for r in named if r in masked))
 
 
@@ -49,7 +50,7 @@ def _before(p: Plan) -> Iterator[Ask]:
     if sends_summaries(p):
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the agreed ranges
     centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
-    rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
+    rows = tuple(r.name for r in spec_of(tasks.PREPARE).reports.values() if r.kind == COUNT)
     has_notes = method_class(p.method.name).asks_notes and not under_budget(p)
     more = (*(("notes",) if has_notes else ()), *(("centre",) if centre else ()))
     yield _ask(p, tasks.PREPARE, *rows, *more)
@@ -62,23 +63,15 @@ def _before(p: Plan) -> Iterator[Ask]:
 
 def _rounds(p: Plan) -> Iterator[Ask]:
     """List the Asks of rounds: selection, training, weighting."""
-    m = p.method
+    m, own = p.method, method_class(p.method.name).asks(p)
     if m.select.rule in ASKS_FIRST:
         yield _ask(p, tasks.SCORE, "loss")
     if is_variant_of(m.name, "clustered"):
         yield _ask(p, tasks.SCORE, "losses")
     if is_variant_of(m.name, "veil"):
         yield from _veil(p)
-    elif is_variant_of(m.name, "private-gam"):
-        yield _ask(p, tasks.COUNT_CELLS, noise=float(not p.privacy.secure))
-    elif is_variant_of(m.name, "watch"):
-        yield _ask(p, tasks.WATCH, noise=float(under_budget(p)))
-    elif is_variant_of(m.name, "quality"):
-        yield _ask(p, tasks.QUALITY, noise=float(under_budget(p)))
-    elif is_exact(m.name):
-        yield _ask(p, tasks.STATISTIC)
-        if method_class(m.name).local_part(p) != "none":
-            yield _ask(p, tasks.STORE)
+    elif own:
+        yield from (_ask(p, task, **shared) for task, shared in own.items() if task != tasks.MASKED)
     else:
         yield _train(p)
     if is_variant_of(m.name, "xfed"):
@@ -89,9 +82,8 @@ def _rounds(p: Plan) -> Iterator[Ask]:
             yield _ask(p, tasks.DIVERGE)
             yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
-        noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil") or is_variant_of(m.name, "private-gam")
-        purpose = tasks.TALLIES if m.name in ("watch", "quality") else tasks.MODELS
-        masked: dict[str, Value] = {"tag": f"{purpose} 1", "noise": float(noise)}
+        noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil")
+        masked = {"tag": f"{tasks.MODELS} 1", "noise": float(noise), **own.get(tasks.MASKED, {})}
         for task in tasks.SUM_STEPS:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
 
@@ -145,7 +137,7 @@ def _about(p: Plan) -> Iterator[Ask]:
         return
     asked = {CLEAN: p.data.shortcut.p, "test_groups": p.evaluation.subgroups}
     asked["val_groups"] = asked["test_groups"] and p.evaluation.mitigation != "none"
-    yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if asked.get(r, True)))
+    yield _ask(p, tasks.EVALUATE, *(r for r in spec_of(tasks.EVALUATE).reports if asked.get(r, True)))
     if p.explain.sketch != "none" and not under_budget(p):
         yield _ask(p, tasks.EXPLAIN)
     if maps_asked(p):
@@ -172,14 +164,18 @@ def _personal(p: Plan, *, private: bool) -> Iterator[Ask]:
     """List the Asks about personal models; under a privacy budget only that sites fit them."""
     if private:
         yield _ask(p, tasks.PERSONAL, "fitted")
-        if p.personal.differences:
-            yield _ask(p, tasks.PERSONAL_DIFFERENCES, "tested")
+        yield from _stages(p)
         return
     if p.personal.spread is None:
         yield _ask(p, tasks.PERSONAL_SPREAD)
     yield _ask(p, tasks.PERSONAL)
-    if p.personal.differences:
-        yield _ask(p, tasks.PERSONAL_DIFFERENCES, "sums")
-        yield _ask(p, tasks.PERSONAL_DIFFERENCES, "tested", "differences")
+    yield from _stages(p)
     if p.personal.guard:
         yield _ask(p, tasks.PERSONAL_HARM)
+
+
+def _stages(p: Plan) -> Iterator[Ask]:
+    """List the Asks of stages that capabilities add after hospitals chose their models."""
+    for task, stage in collect("stages").items():
+        for reports in load(stage.reports)(p):
+            yield _ask(p, task, *reports)

@@ -236,6 +236,20 @@ class Method:
         return round_events(server)
 
     @classmethod
+    def asks(cls, plan: Plan) -> Mapping[str, Mapping[str, Value]]:
+        """Name the tasks that a round asks sites for in place of training, with the settings that a hospital's rules look at.
+
+        A setting of `secagg.masked` replaces that of a sum of models.
+
+        Args:
+            plan: The plan.
+
+        Returns:
+            Settings by task; empty for a method that trains.
+        """
+        return {}
+
+    @classmethod
     def local_part(cls, plan: Plan) -> str:
         """Name the part of the model of which each site stores its own values after the fit, which never leave it.
 

@@ -19,7 +19,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import PLATT, SPECS, TALLIES
+from grandrounds.protocol.tasks import PLATT, TALLIES, spec_of
 from grandrounds.site import platt as site
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ START_LINES = np.array([[slope, 0.0] for slope in (0.0, 1 / 16, 1 / 4, 1.0, 4.0,
 STEP_SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.03125, 0.0078125])
 """Fractions of a Newton step that one exchange tries; the one with the lowest loss is used."""
 
-EXCHANGES = SPECS[PLATT].per_round
+EXCHANGES = spec_of(PLATT).per_round
 _SMALL = 1e-5  # step size at which the fit ends
 _NEAR = 1e-3  # total gain in nats at which the fit ends: below it, rounding dominates
 

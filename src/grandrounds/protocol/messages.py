@@ -69,6 +69,11 @@ class Ask:
         """Round of the Ask; 0 without an id."""
         return 0 if self.id is None else self.id.round
 
+    @property
+    def names_of_one_site(self) -> set[str]:
+        """Names of the settings that single sites get."""
+        return {name for values in self.each.values() for name in values}
+
     def for_site(self, site: str) -> dict[str, Value]:
         """Return the payload of one site: the shared part and its own.
 

@@ -47,7 +47,7 @@ NO_COST, TRAINING_COST, MODEL_COST, ROWS_COST, OWN_COST, UNKNOWN_COST = (
     "training: by its noise and steps",
     "computed from the model that was trained before",
     "no noise: each report discloses the rows that it names",
-    "computed by its own reader in keeper/accounting",
+    "computed by a reader of its own",
     "unknown: all rows, without noise",
 )
 """Rules for the privacy cost of an Ask, used by the site's accountant."""
@@ -141,6 +141,11 @@ class ReportSpec:
     def is_summable(self) -> bool:
         """True for a report that a site with `secure.only` sends by secure aggregation only."""
         return self.kind in SUMMABLE
+
+
+def by_name(*specs: ReportSpec) -> dict[str, ReportSpec]:
+    """Index reports by name."""
+    return {spec.name: spec for spec in specs}
 
 
 @dataclass(frozen=True)

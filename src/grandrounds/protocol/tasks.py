@@ -1,11 +1,13 @@
 """The table of tasks and reports: every task that a site can be asked for, and every report that it may answer with.
 
-A task or a report is declared only here. The site's policy, its accountant, its rule for small cells, the releases under a
-privacy budget, the cost of a run, setup and the requests that a plan declares look it up:
+A task of the kernel is declared here, one of a capability in its manifest (`core.capability.SiteTask`), and nowhere else. The
+site's policy, its accountant, its rule for small cells, the releases under a privacy budget, the cost of a run, setup and the
+requests that a plan declares look it up:
 
-    SPECS["calibrate"].reports["losses"].kind       # a sum over the site's patients
+    spec_of("calibrate").reports["losses"].kind     # a sum over the site's patients
     spec_of(ask.task).is_counted                    # of any task; for an unknown one the most cautious value
     report_of("evaluate", "test.count")             # by a column of an answer
+    specs()                                         # all of them
 
 A task that is not in the table is refused at every hospital.
 """
@@ -13,7 +15,9 @@ A task that is not in the table is refused at every hospital.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
+from grandrounds.core.capability import collect, load
 from grandrounds.protocol.messages import UPLOAD
 from grandrounds.protocol.task_spec import (
     CELLS,
@@ -41,6 +45,7 @@ from grandrounds.protocol.task_spec import (
     Release,
     ReportSpec,
     TaskSpec,
+    by_name,
     charged,
     empty,
     public,
@@ -58,11 +63,7 @@ DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribu
 CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
 PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
-COUNT_CELLS = "gam.counts"
-WATCH = "watch"
-QUALITY = "quality"
 PERSONAL, PERSONAL_SPREAD, PERSONAL_HARM = "personal", "personal.spread", "personal.harm"
-PERSONAL_DIFFERENCES = "personal.differences"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
@@ -72,11 +73,6 @@ ERROR = "error"
 
 MODELS, TALLIES, REASONS, STATISTICS = "models", "tallies", "reasons", "statistics"
 """Purposes of a secure sum: the first word of its tag."""
-
-
-def _reports(*specs: ReportSpec) -> dict[str, ReportSpec]:
-    """Index reports by name."""
-    return {spec.name: spec for spec in specs}
 
 
 _BY_MODEL = "DP-SGD: `models of the sites`; client level: `mean update`, with the noise in the sum"
@@ -107,7 +103,7 @@ _TASKS = (
     TaskSpec(CLOSE, is_counted=False),
     TaskSpec(
         SUMMARISE,
-        _reports(
+        by_name(
             ReportSpec(
                 "summary", SUMMARY,
                 uncovered("column by column: means, deviations, quantiles, category counts", PREPARATION),
@@ -119,7 +115,7 @@ _TASKS = (
     ),
     TaskSpec(
         PREPARE,
-        _reports(
+        by_name(
             ReportSpec("train_rows", COUNT, uncovered("number of training rows", ROW_COUNTS)),
             ReportSpec("val_rows", COUNT, uncovered("number of validation rows", ROW_COUNTS)),
             ReportSpec("test_rows", COUNT, uncovered("number of test rows", ROW_COUNTS)),
@@ -139,13 +135,13 @@ _TASKS = (
     ),
     TaskSpec(
         LEND,
-        _reports(_nothing("held", "number of reference rows that arrived", is_ragged=True)),
+        by_name(_nothing("held", "number of reference rows that arrived", is_ragged=True)),
         asked_by="methods with reference rows (anchors, XFed, FedXChain)",
         cost=NO_COST, setup=OFFERED,
     ),
     TaskSpec(
         TRAIN,
-        _reports(
+        by_name(
             ReportSpec(
                 "model", MODEL, charged("trained model", _BY_MODEL), account=_LEARNT, of_model=True, is_masked=True
             ),
@@ -202,7 +198,7 @@ _TASKS = (
     ),
     TaskSpec(
         FINETUNE,
-        _reports(
+        by_name(
             ReportSpec(
                 "model", MODEL, refused("model fine-tuned on the site's own rows", "`train.finetune`"),
                 account=_LEARNT, of_model=True,
@@ -213,7 +209,7 @@ _TASKS = (
     ),
     TaskSpec(
         UPLOAD,
-        _reports(
+        by_name(
             ReportSpec(
                 "model", MODEL,
                 charged("local model that the site stored", "when DP-SGD trained it; method `xfed` is refused"),
@@ -224,7 +220,7 @@ _TASKS = (
     ),
     TaskSpec(
         EVALUATE,
-        _reports(
+        by_name(
             ReportSpec(
                 "train", CELLS, empty("score counts of training rows", _WITHHELD),
                 account=_FIGURES, rows=("train",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
@@ -260,7 +256,7 @@ _TASKS = (
     ),
     TaskSpec(
         SCORE,
-        _reports(
+        by_name(
             ReportSpec(
                 "loss", FIGURE, refused("loss of a model on training rows", "`method.select` by loss"), is_raw=True
             ),
@@ -285,7 +281,7 @@ _TASKS = (
     ),
     TaskSpec(
         CALIBRATE,
-        _reports(
+        by_name(
             ReportSpec(
                 "losses", SUM, refused("losses of validation rows", "`evaluation.calibrate = \"temperature\"`"),
                 account="losses at temperatures", rows=("val",), is_raw=True, is_masked=True, hidden=(("val", "losses"),),
@@ -296,7 +292,7 @@ _TASKS = (
     ),
     TaskSpec(
         PLATT,
-        _reports(
+        by_name(
             ReportSpec(
                 "sums", SUM,
                 refused("sums over validation rows", "replaced by `counts` under a budget"),
@@ -312,7 +308,7 @@ _TASKS = (
     ),
     TaskSpec(
         EXPLAIN,
-        _reports(
+        by_name(
             ReportSpec(
                 "sketch", SHARES,
                 refused("explanation of the model in use for own patients", "`explain.at`; not asked for under a budget"),
@@ -324,7 +320,7 @@ _TASKS = (
     ),
     TaskSpec(
         MAPS,
-        _reports(
+        by_name(
             ReportSpec(
                 "maps", FIGURE, refused("heat map statistics of own images", "`explain.maps`"),
                 is_raw=True, nan_columns=("maps",),
@@ -335,7 +331,7 @@ _TASKS = (
     ),
     TaskSpec(
         WITNESS,
-        _reports(
+        by_name(
             _nothing("signature", "countersignature of the ledger"),
             _nothing("have", "number of entries that the site countersigned"),
             _nothing("refused", "code of a refusal to countersign"),
@@ -345,37 +341,37 @@ _TASKS = (
     ),
     TaskSpec(
         DIVERGE,
-        _reports(_trust(charged("distance of the local model's attributions from their mean", _WITH_MODEL))),
+        by_name(_trust(charged("distance of the local model's attributions from their mean", _WITH_MODEL))),
         asked_by="FedXChain with secure aggregation",
         cost=MODEL_COST,
     ),
     TaskSpec(
         WEIGHTS,
-        _reports(_nothing("agreed", "acceptance of the weights: yes or no", "follows from earlier reports"), _REFUSAL),
+        by_name(_nothing("agreed", "acceptance of the weights: yes or no", "follows from earlier reports"), _REFUSAL),
         asked_by="FedXChain",
         cost=NO_COST, may_fail=True,
     ),
     TaskSpec(
         CONTRIBUTE,
-        _reports(_trust(charged("loss of the model without this site's contribution", _WITH_MODEL))),
+        by_name(_trust(charged("loss of the model without this site's contribution", _WITH_MODEL))),
         asked_by="FedXChain with secure aggregation",
         cost=MODEL_COST, is_late=True, may_fail=True,
     ),
     TaskSpec(
         CENSUS,
-        _reports(ReportSpec("census", SUM, charged("rows and events", "VEIL: `rows and events`"), is_masked=True)),
+        by_name(ReportSpec("census", SUM, charged("rows and events", "VEIL: `rows and events`"), is_masked=True)),
         asked_by="VEIL",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_payload=True,
     ),
     TaskSpec(
         PROPOSE,
-        _reports(ReportSpec("votes", VOTES, charged("features with a sign", "VEIL: `proposals of features with a sign`"))),
+        by_name(ReportSpec("votes", VOTES, charged("features with a sign", "VEIL: `proposals of features with a sign`"))),
         asked_by="VEIL, votes",
         cost=OWN_COST, noised_by=("epsilon",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
         SCORES,
-        _reports(
+        by_name(
             ReportSpec("scores", SUM, charged("sums of clipped scores", "VEIL: `sums of clipped scores`"), is_masked=True)
         ),
         asked_by="VEIL, sums",
@@ -383,7 +379,7 @@ _TASKS = (
     ),
     TaskSpec(
         MOMENTS,
-        _reports(
+        by_name(
             ReportSpec("moments", SUM, charged("sums of second moments", "VEIL: `sums of second moments`"), is_masked=True)
         ),
         asked_by="VEIL, moments",
@@ -391,7 +387,7 @@ _TASKS = (
     ),
     TaskSpec(
         PERCENTILES,
-        _reports(
+        by_name(
             ReportSpec(
                 "cells", CELLS, charged("patients counted in agreed cells", "VEIL: a share of its budget"), is_masked=True
             )
@@ -401,7 +397,7 @@ _TASKS = (
     ),
     TaskSpec(
         STATISTIC,
-        _reports(
+        by_name(
             ReportSpec(
                 "sums", SUM,
                 refused("sums over training rows that a regression, trees, a card, a survival curve or a table needs",
@@ -414,53 +410,14 @@ _TASKS = (
         cost=ROWS_COST, is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
-        COUNT_CELLS,
-        _reports(
-            ReportSpec(
-                "cells", CELLS,
-                charged("patients counted by bin and outcome of every column",
-                        "private additive model: `counts of patients by bin and outcome`"),
-                is_masked=True,
-            )
-        ),
-        asked_by="model `gam` with `privacy.epsilon`",
-        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
-    ),
-    TaskSpec(
-        WATCH,
-        _reports(
-            ReportSpec(
-                "sums", CELLS,
-                charged("new patients against reference patients in agreed bins, and which features moved",
-                        "watch: `counts of new and reference patients in agreed bins`"),
-                is_masked=True,
-            )
-        ),
-        asked_by="`rounds watch`",
-        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
-    ),
-    TaskSpec(
-        QUALITY,
-        _reports(
-            ReportSpec(
-                "counts", CELLS,
-                charged("rows counted in agreed bins of columns, outcome and years; repeated rows; patients with several rows",
-                        "quality: `counts of rows in agreed bins`"),
-                is_masked=True,
-            )
-        ),
-        asked_by="`rounds quality`",
-        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
-    ),
-    TaskSpec(
         STORE,
-        _reports(_nothing("stored", "yes: the site computed its own intercept or its own shapes, which stay there")),
+        by_name(_nothing("stored", "yes: the site computed its own intercept or its own shapes, which stay there")),
         asked_by="`glm`, own intercepts; `gam`, own shapes",
         cost=NO_COST, may_fail=True,
     ),
     TaskSpec(
         PERSONAL_SPREAD,
-        _reports(
+        by_name(
             ReportSpec(
                 "sums", SUM,
                 refused("gain in likelihood from intercepts of sites", "`personal.spread` is a fixed number under a budget"),
@@ -472,7 +429,7 @@ _TASKS = (
     ),
     TaskSpec(
         PERSONAL,
-        _reports(
+        by_name(
             _nothing("fitted", "yes: the site fitted its personal model, which stays there"),
             ReportSpec(
                 "choice", FIGURE, refused("name of the model that the guard chose", "choices stay at the sites under a budget"),
@@ -488,7 +445,7 @@ _TASKS = (
     ),
     TaskSpec(
         PERSONAL_HARM,
-        _reports(
+        by_name(
             ReportSpec(
                 "harmed", FIGURE,
                 refused("yes or no: the deployed model is clearly worse than the site's own", "stays at sites under a budget"),
@@ -500,51 +457,32 @@ _TASKS = (
         cost=ROWS_COST, may_fail=True, per_round=200,
     ),
     TaskSpec(
-        PERSONAL_DIFFERENCES,
-        _reports(
-            ReportSpec(
-                "sums", SUM,
-                refused("gradient and curvature of the common model", "not asked for under a budget"),
-                account="sums of a statistic", rows=("train", "val"), is_raw=True, is_masked=True,
-            ),
-            _nothing("tested", "yes: the site tested which columns differ from the common model, and keeps the result"),
-            ReportSpec(
-                "differences", FIGURE,
-                refused("by column: difference from the common model, its interval and p-value", "stay at sites under a budget"),
-                account="differences from the common model", rows=("train", "val"), is_raw=True,
-                hidden=(("train", "differences"), ("val", "differences")), nan_columns=("differences",),
-            ),
-        ),
-        asked_by="`personal.differences`",
-        cost=ROWS_COST, is_learning=True, per_round=2,
-    ),
-    TaskSpec(
         INTRODUCE,
-        _reports(_nothing("identity", "public key of the site")),
+        by_name(_nothing("identity", "public key of the site")),
         asked_by="secure sums",
         cost=NO_COST, setup=REQUIRED,
     ),
     TaskSpec(
         MEET,
-        _reports(_nothing("met", "yes or no", _SUM_STEP)),
+        by_name(_nothing("met", "yes or no", _SUM_STEP)),
         asked_by="secure sums",
         cost=NO_COST, setup=OFFERED,
     ),
     TaskSpec(
         KEYS,
-        _reports(_nothing("keys", "public keys of one sum", _SUM_STEP), _REFUSAL),
+        by_name(_nothing("keys", "public keys of one sum", _SUM_STEP), _REFUSAL),
         asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
         MASK_SHARES,
-        _reports(_nothing("sealed", "sealed shares of masks", _SUM_STEP), _REFUSAL),
+        by_name(_nothing("sealed", "sealed shares of masks", _SUM_STEP), _REFUSAL),
         asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
         MASKED,
-        _reports(
+        by_name(
             ReportSpec(
                 "masked", NOTHING,
                 charged("masked values; the server sees their sum", "as the summed values, with their noise"),
@@ -557,13 +495,13 @@ _TASKS = (
     ),
     TaskSpec(
         SIGN,
-        _reports(_nothing("signature", "signature of the survivors", _SUM_STEP), _REFUSAL),
+        by_name(_nothing("signature", "signature of the survivors", _SUM_STEP), _REFUSAL),
         asked_by="secure sums",
         cost=NO_COST, is_sum_step=True, is_late=True, may_fail=True, is_payload=True,
     ),
     TaskSpec(
         UNMASK,
-        _reports(
+        by_name(
             _nothing("owners", "owners of the shares", _SUM_STEP),
             _nothing("shares", "shares of masks", _SUM_STEP),
             _REFUSAL,
@@ -573,11 +511,23 @@ _TASKS = (
     ),
 )  # fmt: skip
 
-SPECS: dict[str, TaskSpec] = {spec.name: spec for spec in _TASKS}
-"""Every task by name."""
+_KERNEL = {spec.name: spec for spec in _TASKS}
 
 SUM_STEPS: Mapping[str, tuple[str, ...]] = {t.name: tuple(t.reports) for t in _TASKS if t.is_sum_step}
 """Steps of a secure sum in order, with the reports of each."""
+
+
+@cache
+def specs() -> dict[str, TaskSpec]:
+    """Return every task by name: those of the kernel, then those of capabilities.
+
+    Raises:
+        ValueError: A capability declares a task of the kernel anew.
+    """
+    others = collect("tasks")
+    if both := sorted(set(_KERNEL) & set(others)):
+        raise ValueError(f"a capability declares task '{both[0]}', which the kernel has")
+    return _KERNEL | {name: load(task.spec) for name, task in others.items()}
 
 
 def spec_of(task: str) -> TaskSpec:
@@ -589,7 +539,7 @@ def spec_of(task: str) -> TaskSpec:
     Returns:
         Its specification. An undeclared task has no report and unknown cost.
     """
-    return SPECS.get(task) or TaskSpec(task)
+    return _KERNEL.get(task) or specs().get(task) or TaskSpec(task)
 
 
 def report_of(task: str, report: str) -> ReportSpec | None:
@@ -608,7 +558,7 @@ def report_of(task: str, report: str) -> ReportSpec | None:
 def named_like(column: str) -> tuple[ReportSpec, ...]:
     """Find the reports of all tasks to which a column of an answer may belong, if its task is unknown."""
     name = column.split(".")[0]
-    return tuple(spec.reports[name] for spec in SPECS.values() if name in spec.reports)
+    return tuple(spec.reports[name] for spec in specs().values() if name in spec.reports)
 
 
 def may_be_nan(column: str) -> bool:

@@ -29,7 +29,7 @@ from grandrounds.capabilities.dossier.building.statements import (
 from grandrounds.capabilities.dossier.building.verify import verify_dossier
 from grandrounds.capabilities.dossier.building.writer import write_dossier
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
-from grandrounds.protocol.tasks import SPECS
+from grandrounds.protocol.tasks import specs
 from tests.analysis.watch.records import SIGNER, alarmed
 from tests.store import copied, finished
 from tests.support import patients, slow
@@ -151,7 +151,7 @@ def test_runs_of_every_kind_have_documents(kind, tmp_path):
     shown = [cell for row in privacy.tabulate_requests(facts).texts() for cell in row]
     assert any("only in a secure sum" in cell for cell in shown) == (kind == "secure")
     assert any("(charged)" in cell for cell in shown) == (kind == "private")
-    assert {row[0] for row in privacy.tabulate_requests(facts).texts()} <= set(SPECS)
+    assert {row[0] for row in privacy.tabulate_requests(facts).texts()} <= set(specs())
     (first, *_) = privacy.state_guarantee(facts)
     assert ("guarantees epsilon = 3 with delta = 1e-5 to each row" in first.text) == (kind == "private")
     (hidden, *_) = privacy.state_secure(facts)

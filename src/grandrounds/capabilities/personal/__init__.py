@@ -1,6 +1,6 @@
 """Parts of the model that each hospital trains and keeps, and differences of hospitals from the common model."""
 
-from grandrounds.core.capability import Capability, PersonalPart, Stage
+from grandrounds.core.capability import Capability, PersonalPart, SiteTask, Stage
 
 _FITTED = {
     "fit": f"{__name__}.training:fit_part",
@@ -11,7 +11,7 @@ _TRAINED_IN_ROUNDS = {**_FITTED, "site": f"{__name__}.training:TrainedParts"}
 CAPABILITY = Capability(
     name="personal",
     title="Parts of the model that each hospital trains and keeps, and differences of hospitals from the common model",
-    budget=1_200,
+    budget=1_300,
     page="personal.md",
     parts={
         "head": PersonalPart(
@@ -28,10 +28,16 @@ CAPABILITY = Capability(
         ),
         "finetune": PersonalPart("the common model, trained further at the site after the rounds", **_FITTED),
     },
+    tasks={
+        "personal.differences": SiteTask(
+            spec=f"{__name__}.differences_task:SPEC", admits=f"{__name__}.differences_task:admits"
+        ),
+    },
     stages={
         "personal.differences": Stage(
             ask=f"{__name__}.differences:collect_differences",
             answer=f"{__name__}.differences:answer_differences",
+            reports=f"{__name__}.differences_task:reports",
         ),
     },
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.personal.differences_task import PERSONAL_DIFFERENCES
 from grandrounds.capabilities.personal.score_test import Effect, SiteRows, correct_misfit, find_differences, misfit_sums
 from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import REGRESSION, SURVIVAL
@@ -27,7 +28,6 @@ from grandrounds.methods.guard.candidates import HEAD, loss_of, patients_of, row
 from grandrounds.methods.guard.server import PersonalResult
 from grandrounds.metrics.differences import LEVEL, WHOLE_SCORE, Difference
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import PERSONAL_DIFFERENCES
 from grandrounds.site.evaluate import score
 from grandrounds.site.plugin import Columns, Site
 

@@ -1,13 +1,14 @@
 """Statistics equal to those of pooled rows: regressions, survival, Table 1, additive models, trees, risk cards."""
 
-from grandrounds.core.capability import Capability, Command, Export, MethodSection, TableModel
+from grandrounds.core.capability import Capability, Command, Export, MethodSection, SiteTask, TableModel
 
 _TRAIN, _ONNX = f"{__name__}.methods.columns:train_from_sums", f"{__name__}.export_columns:build_column_graph"
+_COUNTS = f"{__name__}.methods.private_gam_task"
 
 CAPABILITY = Capability(
     name="statistics",
     title="Statistics equal to those of pooled rows: regressions, survival, Table 1, additive models, trees, risk cards",
-    budget=19_400,
+    budget=19_500,
     page="exact.md",
     names={
         "RiskCard": f"{__name__}.api.carding:RiskCard",
@@ -35,6 +36,9 @@ CAPABILITY = Capability(
         "private-gam": f"{__name__}.methods.private_gam:PrivateGAM",
         "trees": f"{__name__}.methods.trees:BoostedTrees",
         "card": f"{__name__}.methods.card:RiskCardMethod",
+    },
+    tasks={
+        "gam.counts": SiteTask(spec=f"{_COUNTS}:SPEC", cost=f"{_COUNTS}:cost", admits=f"{_COUNTS}:admits"),
     },
     method_options={
         "exact": MethodSection(f"{__name__}.methods.options:ExactOptions"),

@@ -1,6 +1,8 @@
 """Monitoring of models in use, and recalibration at a hospital."""
 
-from grandrounds.core.capability import Capability, Command, LedgerFolder, MethodSection
+from grandrounds.core.capability import Capability, Command, LedgerFolder, MethodSection, SiteTask
+
+_TASK = f"{__name__}.method.task"
 
 CAPABILITY = Capability(
     name="watch",
@@ -20,6 +22,9 @@ CAPABILITY = Capability(
         "watch": f"{__name__}.method.server:Watch",
     },
     ledgers={"a watch": LedgerFolder(holds=f"{__name__}.audit:is_watch", audit=f"{__name__}.audit:audit_watch")},
+    tasks={
+        "watch": SiteTask(spec=f"{_TASK}:SPEC", cost=f"{_TASK}:cost", admits=f"{_TASK}:admits"),
+    },
     method_options={
         "watch": MethodSection(f"{__name__}.method.options:WatchOptions", after="card"),
     },

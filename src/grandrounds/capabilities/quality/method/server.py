@@ -8,23 +8,22 @@ charged once, before the exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from grandrounds.capabilities.quality.method.comparison import Rules
 from grandrounds.capabilities.quality.method.result import describe_quality
-from grandrounds.capabilities.quality.method.site import QualitySite, count_blocks, count_reach, read_bins
+from grandrounds.capabilities.quality.method.site import QualitySite
+from grandrounds.capabilities.quality.method.task import COUNTS, QUALITY, count_blocks, count_reach, read_bins
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.agreement.bins import AgreedBins
+from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.methods.base import Round, Server
 from grandrounds.methods.sums import SingleExchange, describe_exchange, digest
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.tasks import QUALITY
-
-COUNTS = "counts of rows in agreed bins"
-"""Name of the release in budgets."""
+from grandrounds.protocol.tasks import MASKED, TALLIES
 
 
 class Quality(SingleExchange):
@@ -36,6 +35,10 @@ class Quality(SingleExchange):
     release: ClassVar[str] = COUNTS
     asks_notes: ClassVar[bool] = False
     needs_public = "which asks sites for summaries, and method 'quality' asks for counts alone: remove it"
+
+    @classmethod
+    def asks(cls, plan: Plan) -> Mapping[str, Mapping[str, Value]]:
+        return {QUALITY: {"noise": float(under_budget(plan))}, MASKED: {"tag": f"{TALLIES} 1"}}
 
     def round(self, server: Server) -> Round:
         bins, sigma = read_bins(self.settings.quality), self.noise(server)

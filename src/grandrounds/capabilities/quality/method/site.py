@@ -10,51 +10,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grandrounds.capabilities.quality.method.task import QUALITY, count_blocks
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.agreement.bins import FURTHER, PATIENTS, AgreedBins
+from grandrounds.data.agreement.bins import PATIENTS, AgreedBins
 from grandrounds.data.agreement.counts import Roles, RowCounts, count_rows
 from grandrounds.data.dataset import Dataset
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import QUALITY
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 from grandrounds.site.stack import Patients
 
-if TYPE_CHECKING:
-    from grandrounds.core.plan_types import QualitySettings
-
 UNIT = 1024
 """Noise is drawn in whole numbers of 1/1024 rows."""
-
-
-def read_bins(settings: QualitySettings) -> AgreedBins:
-    """Read the agreed bins of [method.quality] of a plan.
-
-    Args:
-        settings: The section.
-
-    Raises:
-        BadInput: The bins of a column are not valid.
-    """
-    return AgreedBins.from_dict(settings.plain())
-
-
-def count_blocks(bins: AgreedBins) -> int:
-    """Return the number of blocks that noise is added for: those of columns and all further ones."""
-    return len(bins.columns) + FURTHER
-
-
-def count_reach(blocks: int) -> float:
-    """Return the largest L2 change of all counts by one patient, or by one row: one count of each block changes by 1.
-
-    Args:
-        blocks: Number of blocks of counts.
-    """
-    return math.sqrt(max(1, blocks))
 
 
 class QualitySite(SitePlugin):

@@ -37,8 +37,8 @@ from grandrounds.methods.base import LocalRegularizer, Method, Outcome, Round, S
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
 from grandrounds.methods.sums import ENDED, FEWEST_SITES, RESULT, SUMS, digest, read_result
 from grandrounds.models import COLUMN_MODELS
-from grandrounds.protocol.messages import Answers, Ask
-from grandrounds.protocol.tasks import STATISTICS
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import STATISTIC, STATISTICS, STORE
 from grandrounds.site.plugin import SitePlugin
 
 MOST_EXCHANGES = 100
@@ -64,6 +64,10 @@ class ExactMethod(Method):
         self._question: Question | None = None
         self._round = 0
         self._asked: dict[int, Question] = {}  # questions by round
+
+    @classmethod
+    def asks(cls, plan: Plan) -> Mapping[str, Mapping[str, Value]]:
+        return {STATISTIC: {}} | ({STORE: {}} if cls.local_part(plan) != "none" else {})
 
     def keeps_sums(self, server: Server) -> bool:
         """Tell whether sums by site are stored, so that a site's can be subtracted when it withdraws. Default: they are not.

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.capabilities.statistics.methods.private_gam_task import COUNT_CELLS, COUNTS
 from grandrounds.capabilities.statistics.methods.site import event_sign
 from grandrounds.capabilities.statistics.models.column_model import turn_sign
 from grandrounds.capabilities.statistics.models.columns import find_columns
@@ -33,11 +34,8 @@ from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
 from grandrounds.methods.sums import ENDED, RESULT, digest, read_result
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Ask, Value
-from grandrounds.protocol.tasks import COUNT_CELLS, TALLIES
+from grandrounds.protocol.tasks import MASKED, TALLIES
 from grandrounds.site.plugin import Columns, SitePlugin, Task
-
-COUNTS = "counts of patients by bin and outcome"
-"""Name of the release in budgets."""
 
 
 class PrivateGAMSite(SitePlugin):
@@ -88,6 +86,10 @@ class PrivateGAM(Method):
         "which tells about rows without noise: set data.encoding = 'public' for model 'gam' with privacy.epsilon, or remove "
         "privacy.epsilon"
     )
+
+    @classmethod
+    def asks(cls, plan: Plan) -> Mapping[str, Mapping[str, Value]]:
+        return {COUNT_CELLS: {"noise": float(not plan.privacy.secure)}, MASKED: {"noise": 1.0}}
 
     def round(self, server: Server) -> Round:
         bins, sigma = self.bins(server), self.noise(server)

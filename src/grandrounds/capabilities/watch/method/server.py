@@ -8,25 +8,24 @@ of a feature follows from the site's own noisy counts. The whole budget is charg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from grandrounds.capabilities.watch.method.bins import WatchBins
 from grandrounds.capabilities.watch.method.result import SiteSums, describe_watch
-from grandrounds.capabilities.watch.method.site import ALARMS, WatchLayout, WatchSite, watch_layout, watch_sensitivity
+from grandrounds.capabilities.watch.method.site import ALARMS, WatchLayout, WatchSite, watch_layout
+from grandrounds.capabilities.watch.method.task import COUNTS, WATCH, watch_sensitivity
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
+from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.methods.base import Round, Server
 from grandrounds.methods.sums import SingleExchange, describe_exchange, digest, run_epsilon
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.tasks import WATCH
-
-COUNTS = "counts of new and reference patients in agreed bins"
-"""Name of the release in budgets."""
+from grandrounds.protocol.tasks import MASKED, TALLIES
 
 
 class Watch(SingleExchange):
@@ -38,6 +37,10 @@ class Watch(SingleExchange):
     earlier_model = "grandrounds.capabilities.watch.earlier_run:read_watched"
     new_patients = "grandrounds.capabilities.watch.earlier_run:add_new_patients"
     release: ClassVar[str] = COUNTS
+
+    @classmethod
+    def asks(cls, plan: Plan) -> Mapping[str, Mapping[str, Value]]:
+        return {WATCH: {"noise": float(under_budget(plan))}, MASKED: {"tag": f"{TALLIES} 1"}}
 
     def round(self, server: Server) -> Round:
         layout, sigma = self.layout(server), self.noise(server)

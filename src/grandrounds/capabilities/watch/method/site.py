@@ -34,6 +34,7 @@ from grandrounds.capabilities.watch.method.comparison import (
     student_p,
     trend_p,
 )
+from grandrounds.capabilities.watch.method.task import WATCH
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
@@ -44,7 +45,6 @@ from grandrounds.explain.explainers.shapley import Shap
 from grandrounds.explain.features import build_features
 from grandrounds.models.dense import class_probabilities
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import WATCH
 from grandrounds.site.evaluate import score
 from grandrounds.site.platt import LIMIT
 from grandrounds.site.plugin import Columns, SitePlugin, Task
@@ -126,16 +126,6 @@ class WatchLayout:
             out[name] = Comparison.unpack(vector[first : first + 3 * size])
             first += 3 * size
         return out, np.asarray(vector[first:-4], float), np.asarray(vector[-4:], float)
-
-
-def count_histograms(columns: int, *, labels: bool) -> int:
-    """Count the histograms in which a patient adds at most one: columns, scores, explanations, and outcomes with risks."""
-    return columns + 2 + (2 if labels else 0)
-
-
-def watch_sensitivity(columns: int, *, labels: bool) -> float:
-    """Return the largest L2 change by one patient, who may be both a new and a reference patient."""
-    return float(np.sqrt(2 * count_histograms(columns, labels=labels)))
 
 
 @dataclass(frozen=True)

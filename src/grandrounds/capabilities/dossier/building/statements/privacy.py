@@ -157,7 +157,7 @@ def _state_size(facts: Facts, task: str, kind: str) -> str | Value:
 def _list_requests(facts: Facts) -> list[tuple[str, str, str, str]]:
     """List (task, reports, kind of disclosure, protection) of all requests, each once."""
     from grandrounds.experiment.requests import expected_asks
-    from grandrounds.protocol.tasks import SPECS
+    from grandrounds.protocol.tasks import spec_of
 
     plan = facts.raw(PLAN)
     if is_path(str(facts.get(PLAN, "method", "name", default=""))):
@@ -170,7 +170,7 @@ def _list_requests(facts: Facts) -> list[tuple[str, str, str, str]]:
     found: dict[tuple[str, str, str], dict[str, None]] = {}
     for ask in asks:
         for name in ask.report:
-            spec = SPECS[ask.task].reports[name]
+            spec = spec_of(ask.task).reports[name]
             how = "only in a secure sum" if name in ask.withheld else spec.release.kind if under_budget else ""
             found.setdefault((ask.task, spec.kind, how), {})[name] = None
     return [(task, ", ".join(names), kind, how) for (task, kind, how), names in found.items()]

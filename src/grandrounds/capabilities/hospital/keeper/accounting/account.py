@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.capabilities.hospital.keeper import codes
 from grandrounds.capabilities.hospital.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, ask_cost, sum_cost
-from grandrounds.capabilities.hospital.keeper.accounting.terms import AskCost, RowCounts, Terms, raw
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.packing import LAYOUT
 from grandrounds.protocol.tasks import ERROR, MASK_SHARES, MASKED
+from grandrounds.site.ask_cost import AskCost, RowCounts, raw
 
 if TYPE_CHECKING:
     from grandrounds.privacy.site_budget import SiteBudget

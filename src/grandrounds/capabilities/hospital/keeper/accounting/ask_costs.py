@@ -1,7 +1,8 @@
 """Privacy cost of an Ask: the disclosures of its answer, derived from the Ask and the site's row counts only.
 
 An unknown task discloses all rows without noise: a new task or report is refused until its rule is in the table of tasks
-(`protocol.tasks`). The parts of this file are: any Ask, training, VEIL, secure sums.
+(`protocol.tasks`), and the reader of its cost here or in the manifest of its capability. The parts of this file are: any Ask,
+training, VEIL, secure sums.
 
 A site knows the noise of its own share of a secure sum, but cannot see the others' shares. The guarantee holds if as many
 sites are honest as `Terms.honest` says, or as the protocol's threshold lets survive. The number of participants is read
@@ -19,19 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.capabilities.hospital.keeper.accounting.terms import (
-    ALL,
-    ROW_KINDS,
-    AskCost,
-    Disclosure,
-    RowCounts,
-    Terms,
-    raw,
-    within,
-)
-from grandrounds.capabilities.quality.method.site import count_reach
-from grandrounds.capabilities.statistics.private_scores import count_sensitivity
-from grandrounds.capabilities.watch.method.site import watch_sensitivity
+from grandrounds.capabilities.hospital.keeper.accounting.terms import Terms
+from grandrounds.core.capability import collect, load
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
@@ -40,18 +30,27 @@ from grandrounds.protocol.messages import USE_PERSONAL, Ask, Value
 from grandrounds.protocol.packing import layout_reports, narrow_layout, packed_size
 from grandrounds.protocol.tasks import (
     CENSUS,
-    COUNT_CELLS,
     MAPS,
     MOMENTS,
     PERCENTILES,
     PLATT,
     PREPARE,
     PROPOSE,
-    QUALITY,
     SCORE,
     SCORES,
-    WATCH,
     spec_of,
+)
+from grandrounds.site.ask_cost import (
+    ALL,
+    ROW_KINDS,
+    AskCost,
+    Disclosure,
+    RowCounts,
+    clipped_sum,
+    every_report,
+    number,
+    raw,
+    within,
 )
 from grandrounds.site.stack import PARTS
 from grandrounds.site.train_job import TrainConfig
@@ -61,9 +60,6 @@ TRUST = "secure aggregation"
 _MOST_STEPS = 10**9
 _MOST_DRAWS = 10**6
 _CELLS = "counts of patients in agreed cells, for percentiles"
-_BINS = "counts of patients by bin and outcome"
-_WATCHED = "counts of new and reference patients in agreed bins"
-_COUNTED = "counts of rows in agreed bins"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 
 _NORMAL = 2.0**25
@@ -88,19 +84,17 @@ def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> Ask
         case task_spec.TRAINING_COST:
             return _training(ask, rows, terms, unbounded=unbounded)
         case task_spec.MODEL_COST:
-            return _every_report(
+            return every_report(
                 ask, "what is made of a model trained without noise", rows.present("train") if unbounded else ()
             )
         case task_spec.ROWS_COST:
             return _by_rows(ask, rows, terms)
         case task_spec.OWN_COST if ask.task in READERS:
             return READERS[ask.task](ask, rows, terms)
-    return _every_report(ask, "an answer of unknown kind", rows.present(*ALL))
-
-
-def _every_report(ask: Ask, description: str, rows: Sequence[str]) -> AskCost:
-    """Charge every report with this disclosure."""
-    return AskCost((), dict.fromkeys(ask.report, Disclosure(description, tuple(rows))))
+        case task_spec.OWN_COST if ask.task in (others := collect("tasks")) and others[ask.task].cost:
+            cost: AskCost = load(others[ask.task].cost)(ask, rows)
+            return cost
+    return every_report(ask, "an answer of unknown kind", rows.present(*ALL))
 
 
 def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -147,9 +141,9 @@ def _is_sound(encoding: Any, classes: Sequence[str]) -> bool:
 def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge losses on training rows, or metrics of models on the named splits."""
     if "parts" not in ask.shared:
-        return _every_report(ask, "losses of models", rows.present("train"))
+        return every_report(ask, "losses of models", rows.present("train"))
     named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.withheld_splits]
-    return _every_report(ask, "figures of models", rows.present(*(named if set(named) <= set(ROW_KINDS) else ALL)))
+    return every_report(ask, "figures of models", rows.present(*(named if set(named) <= set(ROW_KINDS) else ALL)))
 
 
 def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -160,7 +154,7 @@ def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """
     parts = rows.present("val")
     if "lines" in ask.shared:
-        return _every_report(ask, "sums over validation scores", parts)
+        return every_report(ask, "sums over validation scores", parts)
     description = "validation scores by outcome" if ask.shared.get("by_outcome") else "where validation scores lie"
     if "counts" in ask.withheld:
         return AskCost(
@@ -176,7 +170,7 @@ def _maps(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge the last split that exists, and the site's own model, which training rows made."""
     counts = {"train": rows.train, "val": rows.val, "test": rows.test}
     looked = next((p for p in reversed(PARTS) if counts[p]), "train")
-    return _every_report(ask, "numbers of heat maps", rows.present(looked, "train"))
+    return every_report(ask, "numbers of heat maps", rows.present(looked, "train"))
 
 
 def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
@@ -252,24 +246,24 @@ def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """
     settings = ask.shared
     if "epsilon" in settings:  # Laplace noise of scale 2 / epsilon on two counts
-        epsilon = _number(settings, "epsilon")
+        epsilon = number(settings, "epsilon")
         if "norm" in settings or not within(epsilon, 1e-6, 1e3):
             return AskCost(raw(_COUNTS, rows.present("train")))
         return AskCost((Event("laplace", _COUNTS, epsilon=epsilon),) if rows.train else ())
     sound = "norm" not in settings or (_is_exact_length(settings, "norm") and _is_exact_length(settings, "value"))
-    return _clipped_sum(ask, rows, _COUNTS, math.sqrt(3 if "norm" in settings else 2) if sound else math.inf)
+    return clipped_sum(ask, rows, _COUNTS, math.sqrt(3 if "norm" in settings else 2) if sound else math.inf)
 
 
 def _scores(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge a sum of patients' vectors, each of norm at most `norm`."""
     sound = _is_exact_length(ask.shared, "norm") and _is_exact_length(ask.shared, "value")
-    return _clipped_sum(ask, rows, _SCORES, _number(ask.shared, "norm") if sound else math.inf)
+    return clipped_sum(ask, rows, _SCORES, number(ask.shared, "norm") if sound else math.inf)
 
 
 def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge z z' and a z (y - prior) for z of norm at most R: sqrt(R^4 + a^2 R^2 (y - prior)^2), for any prior."""
     settings = ask.shared
-    r, a, prior = (_number(settings, name) for name in ("norm", "outcome", "prior"))
+    r, a, prior = (number(settings, name) for name in ("norm", "outcome", "prior"))
     sound = (
         _is_exact_length(settings, "norm")
         and _is_exact_length(settings, "value")
@@ -277,7 +271,7 @@ def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
         and within(prior, -1e3, 1e3)
     )
     off = max(1.0, abs(prior), abs(1 - prior))
-    return _clipped_sum(ask, rows, _MOMENTS, r * math.sqrt(r**2 + (a * off) ** 2) if sound else math.inf)
+    return clipped_sum(ask, rows, _MOMENTS, r * math.sqrt(r**2 + (a * off) ** 2) if sound else math.inf)
 
 
 def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -288,7 +282,7 @@ def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """
     settings = ask.shared
     description = "proposals of features with a sign"
-    epsilon, k = _number(settings, "epsilon"), _number(settings, "k")
+    epsilon, k = number(settings, "epsilon"), number(settings, "k")
     sound = within(epsilon, 1e-6, 1e3) and within(k, 1, _MOST_DRAWS) and _is_exact_length(settings, "value")
     if str(settings.get("selection")) != "score" or not sound:
         return AskCost(raw(description, rows.present("train")))
@@ -297,61 +291,12 @@ def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Charge counts: a patient is in one cell of each named column, whatever the cells are."""
-    return _clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
-
-
-def _count_cells(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Charge counts by bin and outcome: a patient is in one cell of each named column and in one total, whatever the bins are."""
-    return _clipped_sum(ask, rows, _BINS, count_sensitivity(len(json.loads(str(ask.shared["columns"])))))
-
-
-def _watch(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Charge counts with the site's own noise: a patient is in one bin of each histogram, as a new and as a reference patient.
-
-    New patients are charged as training rows, whose noise is the same, since they have no account of their own; also those of a
-    site that only tests. A site refuses an Ask whose number of columns is not that of its bins.
-    """
-    columns, noise = _number(ask.shared, "columns"), _number(ask.shared, "noise")
-    known = rows.present("train", "val") or (ROW_KINDS["train"],)
-    reach = watch_sensitivity(max(1, int(columns)), labels=bool(ask.shared.get("labels", 1)))
-    if not (noise and within(noise / reach, 1e-6, 1e9)):
-        return _every_report(ask, _WATCHED, known)
-    return AskCost(tuple(Event("gaussian", _WATCHED, sigma=noise / reach, of=part) for part in known))
-
-
-def _quality(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Charge counts with the site's own noise: a patient is in one bin of each block.
-
-    All rows are counted, so training, validation and test rows are charged alike. A site refuses an Ask whose number of blocks
-    is not that of its bins.
-    """
-    blocks, noise = _number(ask.shared, "blocks"), _number(ask.shared, "noise")
-    known = rows.present("train", "val", "test")
-    reach = count_reach(int(blocks))
-    if not (noise and within(noise / reach, 1e-6, 1e9)):
-        return _every_report(ask, _COUNTED, known)
-    return AskCost(tuple(Event("gaussian", _COUNTED, sigma=noise / reach, of=part) for part in known))
-
-
-def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
-    """Charge a sum with the site's own noise, or one that is held for a secure sum with noise."""
-    noise = _number(ask.shared, "noise")
-    if noise and math.isfinite(reach):
-        sigma = noise / reach
-        if not within(sigma, 1e-6, 1e9):
-            return AskCost(raw(description, rows.present("train")))
-        return AskCost((Event("gaussian", description, sigma=sigma),) if rows.train else ())
-    disclosure = Disclosure(description, rows.present("train"), reach, largest=reach * max(1, rows.train))
-    return AskCost((), dict.fromkeys(ask.report, disclosure))
-
-
-def _number(settings: Mapping[str, Value], name: str) -> float:
-    return float(settings.get(name, 0.0))
+    return clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
 
 
 def _is_exact_length(settings: Mapping[str, Value], name: str) -> bool:
     """Check that clipping is exact for this norm."""
-    return within(_number(settings, name), 1e-3, 1e3)
+    return within(number(settings, name), 1e-3, 1e3)
 
 
 READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
@@ -364,11 +309,8 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
     SCORES: _scores,
     MOMENTS: _moments,
     PERCENTILES: _percentiles,
-    COUNT_CELLS: _count_cells,
-    WATCH: _watch,
-    QUALITY: _quality,
 }
-"""Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
+"""Readers of the kernel's tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
 
 
 @dataclass(frozen=True)

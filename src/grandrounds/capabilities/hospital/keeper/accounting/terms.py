@@ -1,16 +1,15 @@
 """Terms of a site's privacy account, and the values that it uses.
 
 The site's staff decide on `Terms`; no message can change them. `check_own_split` checks that every run splits the rows in
-the same way. `Disclosure`, `AskCost` and `RowCounts` are values that readers of Asks produce and an account adds up.
+the same way.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,10 @@ import numpy as np
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.events import ROWS, Event
-from grandrounds.site.stack import CLEAN, PARTS, Stack
+from grandrounds.site.stack import Stack
 
 if TYPE_CHECKING:
-    from grandrounds.site.host import SiteHost
-
-ROW_KINDS = {"train": "training", "val": "validation", "test": "test", CLEAN: "test"}
-"""Name of each split in the accountant."""
-
-ALL = PARTS
-
+    pass
 
 @dataclass(frozen=True)
 class Terms:
@@ -89,69 +82,3 @@ def check_own_split(path: Path, stack: Stack, *, most_test: float = 0.5) -> bool
         return bool(json.loads(path.read_bytes()) == split_digest)
     except (OSError, ValueError):
         raise BadInput(f"{path} is damaged: restore the newest copy; nothing is released", code="damaged-file") from None
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """A report without noise of its own.
-
-    Attributes:
-        description: Its data, as text.
-        rows: Splits of the rows in it.
-        reach: Largest L2 change by one patient (or site).
-        largest: Bound on its entries, known before any row is read.
-        unit: Protected unit: patient or site.
-    """
-
-    description: str
-    rows: tuple[str, ...]
-    reach: float = math.inf
-    largest: float = math.inf
-    unit: str = "patient"
-
-
-@dataclass(frozen=True)
-class AskCost:
-    """Privacy cost of an Ask.
-
-    Attributes:
-        events: Charged if it is answered at all.
-        disclosures: Charged by report, if the report leaves.
-        unbounded: Rows are trained on without noise, so the site's state discloses them from now on.
-    """
-
-    events: tuple[Event, ...] = ()
-    disclosures: Mapping[str, Disclosure] = field(default_factory=dict)
-    unbounded: bool = False
-
-
-@dataclass(frozen=True)
-class RowCounts:
-    """Number of the site's rows in each split, taken as publicly known."""
-
-    train: int
-    val: int
-    test: int
-
-    @classmethod
-    def from_host(cls, host: SiteHost) -> RowCounts:
-        split = host.stack.rows[0]
-        return cls(len(split.train), len(split.val), len(split.test))
-
-    def present(self, *parts: str) -> tuple[str, ...]:
-        """Return the names of those splits that have rows."""
-        counts = {"train": self.train, "val": self.val, "test": self.test, CLEAN: self.test}
-        return tuple(dict.fromkeys(ROW_KINDS[p] for p in parts if counts.get(p)))
-
-
-def raw(description: str, rows: Sequence[str], *, trust: str = "local") -> tuple[Event, ...]:
-    """Make a release without noise for each of these splits."""
-    return tuple(Event("raw", description, of=part, trust=trust) for part in dict.fromkeys(rows))
-
-
-def within(value: float, low: float, high: float) -> bool:
-    """Check that a server's number is within the range in which a mechanism's arithmetic keeps its bound.
-
-    Far outside it, floats round a clipped vector up beyond its norm, or noise down to nothing.
-    """
-    return math.isfinite(value) and low <= value <= high

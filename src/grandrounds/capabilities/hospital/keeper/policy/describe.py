@@ -11,7 +11,7 @@ from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import has_accounting
 from grandrounds.protocol.task_spec import KINDS, NOTHING, SUMMARY, WORDS
-from grandrounds.protocol.tasks import SPECS, spec_of
+from grandrounds.protocol.tasks import spec_of, specs
 
 _COLUMNS = 20  # inputs of the table for which `foresee_ratio` counts
 
@@ -150,20 +150,20 @@ def describe_policy(policy: Policy) -> list[str]:
     lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
     if runs.methods != ALL:
         lines.append(f"opens plans of these methods only: {_listed(runs.methods)}")
-    tasks = [t for t in SPECS if policy.allows_task(t)]
-    no = [t for t in SPECS if t not in tasks]
-    lines.append(f"performs {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
+    tasks = [t for t in specs() if policy.allows_task(t)]
+    no = [t for t in specs() if t not in tasks]
+    lines.append(f"performs {len(tasks)} of {len(specs())} tasks" + (f", never: {', '.join(no)}" if no else ""))
     for kind in KINDS:
         if kind == NOTHING:
             continue
-        pairs = [(t, r.name) for t in tasks for r in SPECS[t].reports.values() if r.kind == kind]
+        pairs = [(t, r.name) for t in tasks for r in spec_of(t).reports.values() if r.kind == kind]
         reports = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
         if kind == WORDS and not policy.reports.notes:
             reports = []  # asked for, and sent empty
         masked = " (by secure aggregation only)" if pairs and all(policy.needs_secure_sum(t, r) for t, r in pairs) else ""
         noisy = " (with differential privacy only)" if any(policy.needs_noise(t, r) for t, r in pairs) else ""
         if noisy:
-            reports = [f"{t}.{r}" for t, r in pairs if policy.needs_noise(t, r) and not SPECS[t].reports[r].is_raw]
+            reports = [f"{t}.{r}" for t, r in pairs if policy.needs_noise(t, r) and not spec_of(t).reports[r].is_raw]
         lines.append(f"discloses {kind}{masked}{noisy}: {', '.join(reports) or 'never'}")
     lines.append(
         f"names no category, subgroup or quantile cell of fewer than {cells.smallest} patients, and trains with "

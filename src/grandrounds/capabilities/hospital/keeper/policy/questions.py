@@ -16,9 +16,8 @@ import numpy as np
 from grandrounds.capabilities.hospital.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.capabilities.hospital.keeper.policy.rules import METHOD, OWN_CODE, Policy, is_plan
 from grandrounds.capabilities.hospital.keeper.store import Facts
-from grandrounds.capabilities.quality.method.site import read_bins
 from grandrounds.capabilities.statistics.methods.site import WHOLE_BITS, WHOLE_BOUND
-from grandrounds.capabilities.watch.method.bins import edges_json
+from grandrounds.core.capability import collect, load
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.privacy import under_budget
@@ -54,7 +53,7 @@ _TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "
 """Settings of [train] that are sent with every training request."""
 
 
-_ABOUT_PERSONAL = (tasks.PERSONAL, tasks.PERSONAL_SPREAD, tasks.PERSONAL_HARM, tasks.PERSONAL_DIFFERENCES)
+_ABOUT_PERSONAL = (tasks.PERSONAL, tasks.PERSONAL_SPREAD, tasks.PERSONAL_HARM)
 
 
 class Questions:
@@ -125,6 +124,8 @@ class Questions:
 
     def _has_its_numbers(self, ask: Ask) -> bool:
         """Check that its settings, those for all sites and those for this one, are the plan's."""
+        if ask.task in (others := collect("tasks")):
+            return bool(load(others[ask.task].admits)(ask, self._settings))
         site_values = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in _ABOUT_PERSONAL or USE_PERSONAL in {**ask.shared, **site_values}:
             return self._has_personal_numbers(ask, site_values)
@@ -139,29 +140,10 @@ class Questions:
             return all(values.get(OWN_HALF) in halves for values in settings) and all(
                 values.get(name) == value for values in settings for name, value in plan.items()
             )
-        if ask.task == tasks.WATCH:
-            return self._is_watch(ask) and not site_values.keys() - {"committed"}
-        if ask.task == tasks.QUALITY:
-            quality = self._settings.method.quality
-            wanted = {"bins": read_bins(quality).to_json(), "least": quality.least}
-            return all(ask.shared.get(name) == value for name, value in wanted.items()) and not site_values.keys() - {"committed"}
         if ask.task == tasks.STATISTIC:
             kinds = getattr(method_class(self._settings.method.name), "kinds", ())
             return ask.shared.get("kind") in kinds and not site_values.keys() - {"committed"}
         return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **site_values})
-
-    def _is_watch(self, ask: Ask) -> bool:
-        """Check that a watch uses the model, the bins and the rules that the plan names."""
-        watch = self._settings.method.watch
-        wanted = {
-            "digest": watch.model,
-            "edges": edges_json(watch.edges.plain()),
-            "level": watch.level,
-            "least": watch.least,
-            "labels": int(watch.labels),
-            "moved": watch.moved,
-        }
-        return all(ask.shared.get(name) == value for name, value in wanted.items())
 
     def _training(self, ask: Ask) -> dict[str, Value | None]:
         p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
@@ -200,9 +182,6 @@ class Questions:
             case tasks.PERSONAL_HARM:
                 sites = LEVEL / max(float(values.get("level", 0.0)), 1e-9)  # Holm's levels: 0.05 / m of m sites
                 return values.get("seed") == self._settings.seed and round(sites) >= 1 and abs(sites - round(sites)) < 1e-6
-            case tasks.PERSONAL_DIFFERENCES:
-                allowed_rows = self._personal()["rows"]
-                return values.get("seed") == self._settings.seed and values.get("rows") in allowed_rows
             case tasks.PERSONAL:
                 return all(values.get(name) in allowed for name, allowed in self._personal().items())
         return ask.task in (tasks.EVALUATE, tasks.EXPLAIN) and not under_budget(self._settings)

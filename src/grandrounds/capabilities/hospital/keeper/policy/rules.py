@@ -26,7 +26,7 @@ from grandrounds.experiment.checks.privacy import has_accounting
 from grandrounds.methods import METHODS
 from grandrounds.protocol.messages import USE_PERSONAL, Ask, Payload
 from grandrounds.protocol.task_spec import FIGURE, MODEL, REASONS, SUMMARY, WORDS, TaskSpec
-from grandrounds.protocol.tasks import CLOSE, EVALUATE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
+from grandrounds.protocol.tasks import CLOSE, EVALUATE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, spec_of, specs
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
@@ -269,7 +269,7 @@ class Policy:
 
     def allows_task(self, task: str) -> bool:
         """Check that a task is known, listed and not denied."""
-        is_known = task in SPECS and task not in self.tasks.deny
+        is_known = task in specs() and task not in self.tasks.deny
         return is_known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
 
     def allows_report(self, task: str, report: str) -> bool:
@@ -487,9 +487,9 @@ def _own_code(ask: Ask, plan: PlanValues | None) -> bool:
 
 def _check(policy: Policy, where: str) -> None:
     """Refuse unknown words: a policy that forbids 'modle' forbids nothing."""
-    reports = {name for t in SPECS.values() for r in t.reports for name in (r, f"{t.name}.{r}")}
+    reports = {name for t in specs().values() for r in t.reports for name in (r, f"{t.name}.{r}")}
     for part, listed, valid in (
-        ("tasks", policy.tasks, set(SPECS)),
+        ("tasks", policy.tasks, set(specs())),
         ("reports", policy.reports, reports),
     ):
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))
