@@ -105,8 +105,8 @@ reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU;
 	$(BIN)/rounds reproduce --all
 
 contract: $(VENV)/.chain ## compile the contract that rounds are anchored with; what comes out is kept in the package
-	NODE_PATH=$(VENV)/chain/node_modules node tests/audit/chain/compile.cjs src/grandrounds/audit/contracts/RoundAnchor.sol > RoundAnchor.json
-	mv RoundAnchor.json src/grandrounds/audit/contracts/
+	NODE_PATH=$(VENV)/chain/node_modules node tests/capabilities/integrations/chain/compile.cjs src/grandrounds/capabilities/integrations/contracts/RoundAnchor.sol > RoundAnchor.json
+	mv RoundAnchor.json src/grandrounds/capabilities/integrations/contracts/
 
 docs: $(VENV)/.docs     ## build the documentation site into site/
 	$(BIN)/mkdocs build --strict
@@ -168,8 +168,8 @@ $(VENV)/.encoder: | $(VENV)/.dev
 	@touch $@
 
 # Tests anchor rounds on a real chain of their own; without Node.js and the right to install it they say so and are skipped.
-$(VENV)/.chain: tests/audit/chain/package.json tests/audit/chain/install.sh | $(BIN)/python
-	@sh tests/audit/chain/install.sh $(VENV)/chain
+$(VENV)/.chain: tests/capabilities/integrations/chain/package.json tests/capabilities/integrations/chain/install.sh | $(BIN)/python
+	@sh tests/capabilities/integrations/chain/install.sh $(VENV)/chain
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from eth_account import Account
 
-from grandrounds.audit.chain.anchor import anchors
-from grandrounds.audit.chain.contract import Contract
-from grandrounds.audit.chain.node import Node
+from grandrounds.capabilities.integrations.chain.anchor import anchors
+from grandrounds.capabilities.integrations.chain.contract import Contract
+from grandrounds.capabilities.integrations.chain.node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.audit.chain.anvil import Anvil, command, key_of
+from tests.capabilities.integrations.chain.anvil import Anvil, command, key_of
 
 from smoke import pick, skip
 

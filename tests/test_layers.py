@@ -18,7 +18,7 @@ from grandrounds.methods import METHODS
 SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
     "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "site", "methods", "engine", "experiment",
-    "recipes", "report", "runs", "analysis", "integrations", "api", "cli", "capabilities",
+    "recipes", "report", "runs", "analysis", "api", "cli", "capabilities",
 )  # fmt: skip
 """From the ground up: a package may import those to its left."""
 

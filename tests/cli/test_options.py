@@ -13,8 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 from grandrounds import cli
-from grandrounds.cli.options import Columns, Quiet, Reading, Set, build_experiment, expand_options
+from grandrounds.cli import options
+from grandrounds.cli.options import AddedOptions, Columns, Quiet, Reading, Set, build_experiment, expand_options
 from grandrounds.cli.terminal import reads_run
+from grandrounds.core.capability import Capability
 from tests.command import rounds
 from tests.support import refused
 
@@ -47,6 +49,32 @@ def test_a_command_gets_the_groups_as_objects(app):
     given = ["own.csv", "--label", "died", "--drop", "a, b", "--missing", "-999", "--missing", "?", "-q"]
     assert CliRunner().invoke(app, given).exit_code == 0
     assert seen == [("own.csv", Columns(label="died", drop="a, b"), Reading(missing=["-999", "?"]), True)]
+
+
+@dataclass(frozen=True)
+class Shout:
+    """An option that a capability adds."""
+
+    shout: Annotated[bool, typer.Option("--shout")] = False
+
+    def finish(self, result: str, *, quiet: bool) -> str:
+        return result.upper() if self.shout and not quiet else result
+
+
+def test_a_capability_adds_an_option_and_gets_the_result(monkeypatch):
+    manifests = [Capability(n, "", 1, "index.md", options=o) for n, o in (("none", {}), ("toy", {"greet": f"{__name__}:Shout"}))]
+    monkeypatch.setattr(options, "capabilities", lambda: manifests)
+
+    @expand_options
+    def greet(name: str, added: AddedOptions = AddedOptions("greet"), quiet: Quiet = False) -> None:  # noqa: B008
+        print(added.finish(f"good morning {name}", quiet=quiet))
+
+    made = typer.Typer()
+    made.command()(greet)
+    assert list(inspect.signature(greet).parameters) == ["name", "shout", "quiet"]
+    assert CliRunner().invoke(made, ["anna"]).output == "good morning anna\n"
+    assert CliRunner().invoke(made, ["anna", "--shout"]).output == "GOOD MORNING ANNA\n"
+    assert CliRunner().invoke(made, ["anna", "--shout", "-q"]).output == "good morning anna\n"
 
 
 def test_what_is_not_given_is_not_set(app):

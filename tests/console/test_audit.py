@@ -8,13 +8,14 @@ import threading
 
 import pytest
 
-from grandrounds.audit.chain.spans import run_and_rounds, spans
 from grandrounds.audit.ledger import ledger_at
+from grandrounds.audit.spans import run_and_rounds
 from grandrounds.capabilities.console.api import audit_router
 from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.capabilities.console.views import audit as view
+from grandrounds.capabilities.integrations.chain.batches import spans
 from grandrounds.runs.run import load_run
 from tests.audit.ledgers import tampered
 from tests.command import rounds

@@ -104,6 +104,8 @@ def test_the_kernel_runs_shows_and_audits_without_any_capability(tmp_path):
     refused = run(source, "run", "heart", "--personal", "ditto", "--out", "ditto", cwd=tmp_path)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert run(source, "fit", "glm", cwd=tmp_path).returncode == 2
+    options = [run(source, *command, "--help", cwd=tmp_path).stdout for command in (["run"], ["audit", "verify"])]
+    assert all("--json" in shown and not re.search("--(track|rpc|contract)", shown) for shown in options)
     shown = run(source, "--help", cwd=tmp_path).stdout
     assert "│ show " in shown and "│ fit " not in shown and "│ watch " not in shown
 

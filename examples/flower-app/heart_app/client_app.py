@@ -3,7 +3,7 @@
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from grandrounds.integrations.flower.client import sse_report
+from grandrounds.capabilities.integrations.flower.client import sse_report
 from heart_app.task import COLUMNS, NAMES, fit, predict, record, split
 
 app = ClientApp()

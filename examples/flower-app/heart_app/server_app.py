@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from grandrounds.integrations.flower import SSEAgg
+from grandrounds.capabilities.integrations.flower import SSEAgg
 from heart_app.task import record, start
 
 app = ServerApp()

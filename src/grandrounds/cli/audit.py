@@ -1,4 +1,4 @@
-"""`rounds audit`: check a run's ledger and files, prove a site's weight, anchor rounds on an EVM chain (extra `chain`)."""
+"""`rounds audit`: check a run's ledger and files, prove a site's weight."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.audit.chain.key import VARIABLE
-from grandrounds.audit.chain.node import RPC
+from grandrounds.cli.options import AddedOptions, expand_options
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
+@expand_options
 def verify(
     run: Annotated[
         Path | None,
@@ -84,12 +84,7 @@ def verify(
             help="A report of this run (HTML or PDF) in another place: check the ledger head and input hashes in it.",
         ),
     ] = None,
-    rpc: Annotated[
-        str | None, typer.Option(metavar="URL", help="Also compare with a chain: a node of it, http:// or https://.")
-    ] = None,
-    contract: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="The RoundAnchor contract that the run was anchored with.")
-    ] = None,
+    added: AddedOptions = AddedOptions("audit verify"),
     as_json: AsJson = False,
 ) -> None:
     """Verify a run's ledger, models, scores, reports, round logs and weights, and name every change.
@@ -99,13 +94,11 @@ def verify(
 
     The record of a watch is signed by its site: give its key with --key. Its files are compared with the newest reading.
 
-    A truncated ledger looks like that of an unfinished run. A longer head that was stored elsewhere (--heads), or a chain
-    (--rpc, --contract), tells them apart. A ledger that the server's owner rewrote with new keys is detected with the
-    sites' keys (--sites).
+    A truncated ledger looks like that of an unfinished run. A longer head that was stored elsewhere (--heads), or a chain,
+    tells them apart. A ledger that the server's owner rewrote with new keys is detected with the sites' keys (--sites).
 
     Exit codes: 0 verified, or the run is still active; 2 bad input; 3 a change was found, or the ledger is unfinished.
     """
-    from grandrounds.analysis.audit.chain import add_chain_check
     from grandrounds.analysis.audit.report import audit
     from grandrounds.core.errors import BadInput
 
@@ -129,7 +122,7 @@ def verify(
         )
     files = deep if deep is not None else not run.is_file()
     result = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
-    result = add_chain_check(result, run, rpc=rpc, contract=contract)
+    result = added.finish(result, quiet=as_json)
     if as_json:
         echo(json.dumps(result.to_dict()))
     else:
@@ -257,100 +250,3 @@ def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
         raise BadInput(f"cannot write {out}: {e.strerror or e}", code="cannot-write") from None
     for line in (*words, str(out)):
         echo(line)
-
-
-Rpc = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        envvar=RPC,
-        show_envvar=False,
-        help=f"A node of the chain, http:// or https://. Where the URL holds a secret, set {RPC}.",
-    ),
-]
-Address = Annotated[str, typer.Option("--contract", metavar="ADDRESS", help="RoundAnchor, as `deploy` printed it.")]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help=f"The account's private key in hex, mode 0600. Default: {VARIABLE}."),
-]
-Wait = Annotated[
-    float, typer.Option("--wait", min=1, help="Seconds to wait for a lost node or for a transaction's block.")
-]
-
-
-@app.command()
-def anchor(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    rpc: Rpc,
-    contract: Address,
-    batch: Annotated[
-        int, typer.Option(help="Rounds under one Merkle root, 1024 at most: fewer, cheaper transactions.")
-    ] = 1,
-    key_file: KeyFile = None,
-    wait: Wait = 120.0,
-) -> None:
-    """Write the hashes of a run's rounds to a chain, except those that it has.
-
-    If it is interrupted, run the same command again: no round is written twice. Exit code 3: the ledger does not verify,
-    or the chain has another hash for one of its rounds, so history was rewritten.
-    """
-    from grandrounds.analysis.audit.report import audit
-    from grandrounds.audit.chain.anchor import Rewritten, anchors
-    from grandrounds.audit.chain.check import check
-    from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
-    from grandrounds.audit.chain.key import account
-    from grandrounds.audit.chain.record import Record
-    from grandrounds.audit.chain.spans import check_batch, run_and_rounds
-    from grandrounds.audit.ledger import ledger_at
-
-    check_batch(batch)
-    contract, signer = checked_address(contract, CONTRACT), account(key_file)
-    result = audit(run, files=False)
-    if result.findings:
-        raise Rewritten(f"the ledger of {run} does not verify, so it is not anchored: {result.findings[0]}")
-    with ledger_at(run) as ledger:
-        name, rounds = run_and_rounds(ledger.book())
-    target = Contract.connect(rpc, contract, patience=wait)
-    record = Record.begin(run, target, name)
-    gas = count = 0
-    for span, receipt in anchors(rounds, run=name, contract=target, account=signer, batch=batch):
-        record.add(span, receipt)
-        gas, count = gas + receipt.gas, count + span.last - span.first + 1
-        echo(f"{span}: block {receipt.block}, {receipt.gas} gas, transaction {receipt.transaction}")
-    for note in check(rounds, target.read_run(name, rounds)).notes:
-        echo(f"note: {note}")
-    price = f", {gas / count:.0f} gas a round" if count else ""
-    echo(f"{run}: {count} rounds anchored now, of {len(rounds)} in the ledger (chain {target.node.chain}{price})")
-
-
-@app.command()
-def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
-    """Deploy a new RoundAnchor contract to a chain and print its address; the account owns it and may write to it."""
-    from grandrounds.audit.chain.contract import Contract
-    from grandrounds.audit.chain.key import account
-    from grandrounds.audit.chain.node import Node
-
-    signer = account(key_file)
-    contract, receipt = Contract.deploy(Node(rpc, patience=wait), signer)
-    echo(f"chain {contract.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
-    echo(contract.address)
-
-
-@app.command()
-def writer(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The account of a server that anchors runs.")],
-    rpc: Rpc,
-    contract: Address,
-    remove: Annotated[bool, typer.Option("--remove", help="Revoke the right; anchored rounds stay.")] = False,
-    key_file: KeyFile = None,
-    wait: Wait = 120.0,
-) -> None:
-    """Register an account as a writer, or revoke it; only the owner of the contract can."""
-    from grandrounds.audit.chain.contract import WRITER, Contract, checked_address
-    from grandrounds.audit.chain.key import account
-
-    address, signer = checked_address(address, WRITER), account(key_file)
-    target = Contract.connect(rpc, contract, patience=wait)
-    receipt = target.set_writer(signer, address, registered=not remove)
-    state = "no writer" if remove else "a writer"
-    echo(f"{address} is {state} of {target.address}" + ("" if receipt else " already"))

@@ -88,14 +88,14 @@ class ParentCommand(TyperCommand):
 class RootGroup(TyperGroup):
     """The command `rounds`: its commands in panels, sub-commands below their command.
 
-    A command that is registered as `explain maps` becomes the sub-command `maps` of `explain`.
+    A command that is registered as `explain maps` becomes the sub-command `maps` of `explain`, after those that it has.
     """
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         for path in [name for name in self.commands if " " in name]:
             parent, name = path.split(" ")
-            self._parent(parent).add(name, self.commands.pop(path))
+            self._add_sub_command(parent, name, self.commands.pop(path))
         for panel, names in panels().items():
             for name in names:
                 self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's commands have it
@@ -115,7 +115,11 @@ class RootGroup(TyperGroup):
         """List the commands panel by panel."""
         return [name for names in panels().values() for name in names]
 
-    def _parent(self, name: str) -> ParentCommand:
-        command = self.commands[name]
-        assert isinstance(command, ParentCommand), f"`rounds {name}` is registered without cls=ParentCommand"
-        return command
+    def _add_sub_command(self, parent: str, name: str, command: click.Command) -> None:
+        above = self.commands[parent]
+        if isinstance(above, TyperGroup):
+            command.name = name
+            above.add_command(command)
+        else:
+            assert isinstance(above, ParentCommand), f"`rounds {parent}` is registered without cls=ParentCommand"
+            above.add(name, command)

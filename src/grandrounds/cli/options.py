@@ -1,7 +1,7 @@
 """Options that several commands share: the experiment, the columns of a table, and the format of its text.
 
 Options that always come together are fields of a dataclass. A command takes the dataclass as one parameter, and
-`expand_options` shows Typer the fields in its place.
+`expand_options` shows Typer the fields in its place. A parameter of type AddedOptions is the place of capabilities' options.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import functools
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, get_type_hints
 
 import typer
 
 from grandrounds.api.sources import DEFAULT_RECIPE, GUARD
+from grandrounds.core.capability import capabilities, load
 from grandrounds.core.toml import literal
 
 if TYPE_CHECKING:
@@ -315,20 +316,61 @@ class NewRows:
         return rows
 
 
+class OptionGroup(Protocol):
+    """Options that one capability adds to a command: a dataclass whose fields they are, as a manifest names it."""
+
+    def finish(self, result: Any, *, quiet: bool) -> Any:
+        """Take the command's result, and return it, as it is or changed.
+
+        Args:
+            result: The result, such as a finished run.
+            quiet: Print nothing if all went well.
+        """
+
+
+@dataclass(frozen=True)
+class AddedOptions:
+    """Options that capabilities add to a command; a parameter of this type is the place where they are listed.
+
+    Attributes:
+        command: The command, such as "audit verify".
+        groups: What was given, by capability; nothing where no capability adds options.
+    """
+
+    command: str
+    groups: tuple[OptionGroup, ...] = ()
+
+    def group_types(self) -> list[type[Any]]:
+        """Load the dataclasses that installed capabilities name for the command."""
+        return [load(capability.options[self.command]) for capability in capabilities() if self.command in capability.options]
+
+    def finish(self, result: R, *, quiet: bool) -> R:
+        """Pass the command's result through each capability's step, in the order of their names."""
+        for group in self.groups:
+            result = group.finish(result, quiet=quiet)
+        return result
+
+
 def expand_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace each dataclass parameter of a command by the options that are its fields.
 
     Args:
-        command: The command. A dataclass may have dataclasses as fields.
+        command: The command. A dataclass may have dataclasses as fields. The default of a parameter of type AddedOptions names
+            the command.
 
     Returns:
         A function for Typer: it takes keyword arguments and calls `command` with instances of the dataclasses.
     """
     groups: dict[str, type[Any]] = {}
+    added: dict[str, tuple[AddedOptions, list[type[Any]]]] = {}
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         group = parameter.annotation
-        if isinstance(group, type) and is_dataclass(group):
+        if isinstance(parameter.default, AddedOptions):
+            types = parameter.default.group_types()
+            added[parameter.name] = parameter.default, types
+            shown += [option for group_type in types for option in _list_options(group_type)]
+        elif isinstance(group, type) and is_dataclass(group):
             groups[parameter.name] = group
             shown += _list_options(group)
         else:
@@ -338,6 +380,8 @@ def expand_options(command: Callable[..., R]) -> Callable[..., R]:
     def expanded(**arguments: Any) -> R:
         for name, group in groups.items():
             arguments[name] = _take_options(group, arguments)
+        for name, (place, types) in added.items():
+            arguments[name] = replace(place, groups=tuple(_take_options(group_type, arguments) for group_type in types))
         return command(**arguments)
 
     expanded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]

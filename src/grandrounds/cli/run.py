@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.options import (
+    AddedOptions,
     ExperimentOptions,
     Json,
     Quiet,
@@ -19,7 +20,6 @@ from grandrounds.cli.options import (
     show_reading,
 )
 from grandrounds.cli.terminal import echo, reads_run, show_progress
-from grandrounds.cli.track import Track, log_run, resolve_target
 
 if TYPE_CHECKING:
     from grandrounds.cli.screen import Watch
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def run(
     options: ExperimentOptions = ExperimentOptions(),
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
-    track: Track = None,
+    added: AddedOptions = AddedOptions("run"),
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -48,19 +48,19 @@ def run(
     `rounds run heart --model mlp --personal ditto`
     """
     experiment = options.build()
-    target = resolve_target(track)
     from grandrounds.runs.run import run as start
 
     with show_progress(quiet or as_json), _watch(quiet or as_json) as progress:
         finished_run = start(experiment, out=out, progress=progress)
     _report(finished_run, as_json=as_json, quiet=quiet, verbose=verbose)
-    log_run(finished_run, target, quiet=quiet or as_json)
+    added.finish(finished_run, quiet=quiet or as_json)
 
 
+@expand_options
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     settings: Set = [],  # noqa: B006
-    track: Track = None,
+    added: AddedOptions = AddedOptions("resume"),
     trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -70,13 +70,12 @@ def resume(
 
     `--set method.rounds=40` trains for more rounds. Settings of engine and evaluation may change too.
     """
-    target = resolve_target(track)
     from grandrounds.runs.run import resume as continue_run
 
     with _watch(quiet or as_json) as progress:
         finished_run = continue_run(folder, settings=settings, progress=progress, trust_code=trust_code)
     _report(finished_run, as_json=as_json, quiet=quiet, verbose=verbose)
-    log_run(finished_run, target, quiet=quiet or as_json)
+    added.finish(finished_run, quiet=quiet or as_json)
 
 
 @expand_options

@@ -164,6 +164,9 @@ class Capability:
         page: Its page below docs/.
         names: Names that `import grandrounds` offers, with their import paths.
         commands: Commands of `rounds` by name; "explain maps" is the sub-command `maps` of `explain`.
+        options: Options that are added to commands of the kernel, by command ("audit verify"): import paths of dataclasses whose
+            fields are the options. One is made before the command starts, and refuses wrong values; its method
+            `finish(result, quiet=)` takes the command's result and returns it, as it is or changed.
         methods: Federated methods by name, with the import paths of their classes.
         ledgers: Folders with a ledger of their own, by what they are called: "a watch".
         model_register: The register of models: {"banner": function of a run folder that returns why its model should not be used,
@@ -187,6 +190,7 @@ class Capability:
     page: str
     names: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     ledgers: Mapping[str, LedgerFolder] = field(default_factory=dict)
     model_register: Mapping[str, str] = field(default_factory=dict)

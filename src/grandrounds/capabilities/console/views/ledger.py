@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import canonical
-from grandrounds.audit.chain.spans import run_and_rounds, span_of
 from grandrounds.audit.digest import value_digest
 from grandrounds.audit.entry import ROUND, Entry
 from grandrounds.audit.head import longest
 from grandrounds.audit.proof import provable_sites, prove
+from grandrounds.audit.spans import run_and_rounds, span_of
 from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.capabilities.console.cache import read_checked
 from grandrounds.capabilities.console.run_index import NotFound, RunIndex, Unreadable, refuse_file

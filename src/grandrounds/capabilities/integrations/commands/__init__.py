@@ -1,0 +1,1 @@
+"""Commands and options of integrations: rounds on a chain, runs in MLflow."""
