@@ -89,12 +89,13 @@ def test_results_hold_every_trial_and_no_run_is_left_behind(done):
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(done, tmp_path):
     out = tmp_path / "killed"
     code = (
-        "import sys; from tests.tuning.test_tune import SPACE, small; from grandrounds.capabilities.tuning.tune import tune\n"
+        "import sys; from tests.capabilities.tuning.test_tune import SPACE, small\n"
+        "from grandrounds.capabilities.tuning.tune import tune\n"
         "def said(text, ended, total): print(text or 'told', flush=True)\n"
         "tune(small(), trials=3, space=SPACE, out=sys.argv[1], progress=said)"
     )
     command = [sys.executable, "-c", code, str(out)]
-    home = Path(__file__).resolve().parents[2]
+    home = Path(__file__).resolve().parents[3]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=home)
     for line in process.stdout:
         if line.startswith("trial 1:"):  # it ended; whether the study has been told is left to chance
