@@ -84,7 +84,7 @@ HELD_SHAPE = ("held",)
 
 OWN_PLANS = ("veil", "sse-agg", "private-gam", "watch", "quality")
 """Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins (tests/methods/test_watch.py,
-test_quality.py)."""
+tests/capabilities/quality/test_method.py)."""
 
 BUDGETED = {
     **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in OWN_PLANS},
