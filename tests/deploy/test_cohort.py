@@ -32,7 +32,7 @@ from grandrounds.protocol.tasks import OPEN
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run, run
 from grandrounds.runs.runner import execute_plan
-from tests.data.cohort.omop_hospitals import COHORT, write_hospitals
+from tests.capabilities.sources.cohort.omop_hospitals import COHORT, write_hospitals
 from tests.deploy.consortia import consortium_text, provisioned
 from tests.engine.hospitals import QUICK, final_model
 from tests.engine.memory_transport import MemoryTransport

@@ -15,7 +15,7 @@ from grandrounds.capabilities.sources.scans.nifti import open_nifti
 from grandrounds.capabilities.sources.scans.volume import PLANE_AXES, render, reorient
 from grandrounds.core.errors import BadInput
 from grandrounds.data.scan_options import ScanOptions
-from tests.data.scans.make import save_nifti
+from tests.capabilities.sources.scans.make import save_nifti
 from tests.support import refused
 
 RAS = np.random.default_rng(0).normal(size=(5, 6, 7)).astype(np.float32)

@@ -21,8 +21,8 @@ from grandrounds.capabilities.sources.cohort.extract import CohortTable, extract
 from grandrounds.capabilities.sources.cohort.fhir import FhirSource
 from grandrounds.capabilities.sources.cohort.sources import open_source
 from grandrounds.capabilities.sources.cohort.vocabulary import open_vocabulary
-from tests.data.cohort.clinical_export import Event, Hospital, Patient, Stay, write_fhir, write_omop
-from tests.data.cohort.eicu_export import NO, VENTILATED, YES, EicuDemo, read_eicu, uses_millimoles
+from tests.capabilities.sources.cohort.clinical_export import Event, Hospital, Patient, Stay, write_fhir, write_omop
+from tests.capabilities.sources.cohort.eicu_export import NO, VENTILATED, YES, EicuDemo, read_eicu, uses_millimoles
 
 DEATH_IN_HOSPITAL = {
     "name": "death in hospital",

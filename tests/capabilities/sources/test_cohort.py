@@ -17,7 +17,7 @@ import grandrounds as gr
 from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
 from tests.command import rounds
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COHORT = """predict_at = "24 hours"
 [include]
 visit = ["inpatient"]

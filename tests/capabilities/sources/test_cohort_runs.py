@@ -16,7 +16,7 @@ from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
 from grandrounds.capabilities.sources.cohort.hospitals import read_cohort_table
 from grandrounds.cli import app
 from grandrounds.runs.run import Run, resume
-from tests.data.cohort.omop_hospitals import write_hospital, write_hospitals
+from tests.capabilities.sources.cohort.omop_hospitals import write_hospital, write_hospitals
 from tests.support import refused
 
 

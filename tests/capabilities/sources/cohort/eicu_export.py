@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tests.data.cohort.clinical_export import Event, Hospital, Patient, Stay
+from tests.capabilities.sources.cohort.clinical_export import Event, Hospital, Patient, Stay
 
 LAST_HOUR = 48
 UNIT_BASE = 10_000_000  # ids of unit stays are beyond those of hospital stays

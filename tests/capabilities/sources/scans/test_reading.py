@@ -13,7 +13,7 @@ from grandrounds.capabilities.sources.scans.volume import crop_or_pad, resample,
 from grandrounds.core.errors import BadInput, install_extra
 from grandrounds.data.scan_options import ScanOptions, parse_options
 from grandrounds.data.table import Table
-from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti, uid
+from tests.capabilities.sources.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti, uid
 
 WINDOW = (0.0, 2000.0)
 

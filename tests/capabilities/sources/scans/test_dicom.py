@@ -24,7 +24,7 @@ from grandrounds.capabilities.sources.scans.series import (
 from grandrounds.capabilities.sources.scans.volume import render
 from grandrounds.core.errors import BadInput
 from grandrounds.data.scan_options import ScanOptions
-from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct
+from tests.capabilities.sources.scans.make import NAME, ct_values, dicom, save, save_ct
 from tests.support import refused
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.readers import read_table
-from tests.data.cohort.test_omop import postgres
+from tests.capabilities.sources.cohort.test_omop import postgres
 from tests.support import refused
 
 __all__ = ["postgres"]

@@ -9,7 +9,7 @@ import numpy as np
 from grandrounds.capabilities.sources.cohort.cohort_file import read_cohort
 from grandrounds.capabilities.sources.cohort.hospitals import find_hospitals, has_records, is_records, read_cohort_table
 from grandrounds.data.formats import align_steps
-from tests.data.cohort.omop_hospitals import write_hospital, write_hospitals
+from tests.capabilities.sources.cohort.omop_hospitals import write_hospital, write_hospitals
 from tests.support import refused
 
 

@@ -18,7 +18,7 @@ from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.schema_file import parse_schema
 from grandrounds.data.readers import read_plan_table
 from grandrounds.experiment.experiment import Experiment
-from tests.data.cohort.omop_hospitals import COHORT, write_hospitals
+from tests.capabilities.sources.cohort.omop_hospitals import COHORT, write_hospitals
 from tests.support import refused
 
 PLAIN = tomllib.loads(COHORT)

@@ -9,8 +9,8 @@ import os
 import numpy as np
 import pytest
 
+from tests.capabilities.sources.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti, uid
 from tests.command import rounds
-from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti, uid
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from grandrounds.capabilities.sources.cohort.extract import extract_table
 from grandrounds.capabilities.sources.cohort.sources import open_source
 from grandrounds.capabilities.sources.cohort.vocabulary import open_vocabulary
 from grandrounds.core.errors import BadInput
-from tests.data.cohort import omop_example as example
+from tests.capabilities.sources.cohort import omop_example as example
 from tests.support import refused
 
 POSTGRES = next(
