@@ -17,7 +17,7 @@ from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.data.image_files import read_npz
 from grandrounds.runs.run import Run
-from tests.analysis.case.at_hospitals import deployed, own_files
+from tests.capabilities.cases.at_hospitals import deployed, own_files
 from tests.console.conftest import Signed, known_users
 from tests.store import copied, shared_folder
 from tests.support import bright_squares, patients, refused

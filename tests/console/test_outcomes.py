@@ -11,7 +11,7 @@ from grandrounds.capabilities.console.app import create_app
 from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.cases.site_cases import SiteCases
 from grandrounds.capabilities.console.run_index import RunIndex
-from tests.analysis.case.test_outcome import LABELS, table
+from tests.capabilities.cases.test_outcome import LABELS, table
 from tests.console.conftest import Signed, known_users
 from tests.store import shared_folder
 

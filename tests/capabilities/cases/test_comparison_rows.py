@@ -18,7 +18,7 @@ from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.readers import read_table
 from grandrounds.explain.explainers.shapley import exact_shapley
-from tests.analysis.case.at_hospitals import deployed, own_files
+from tests.capabilities.cases.at_hospitals import deployed, own_files
 from tests.runs.test_run import frame
 from tests.support import bright_squares, patients, refused
 

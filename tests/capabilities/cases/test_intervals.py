@@ -13,7 +13,7 @@ from grandrounds.capabilities.cases.case_page import case_page
 from grandrounds.capabilities.cases.intervals import intercept_note, matching_estimates, score_errors
 from grandrounds.capabilities.statistics.estimates import INTERCEPT, Estimates
 from grandrounds.runs.run import load_run
-from tests.analysis.case.test_case import by_hand, made
+from tests.capabilities.cases.test_case import by_hand, made
 from tests.command import rounds
 from tests.store import copied, shared_folder
 from tests.support import without_ledger
