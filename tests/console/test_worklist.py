@@ -22,7 +22,7 @@ from grandrounds.capabilities.console.views.case import explain_table_case
 from grandrounds.capabilities.dossier.register import signing_key
 from grandrounds.capabilities.dossier.register.register import Register
 from tests import store
-from tests.analysis.register.conftest import ROLES, WORDS, approved, sign
+from tests.capabilities.dossier.register.conftest import ROLES, WORDS, approved, sign
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_audit import one_byte
 

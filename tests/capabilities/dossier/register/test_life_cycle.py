@@ -14,7 +14,7 @@ from grandrounds.capabilities.dossier.register.register import ChangedMeanwhile,
 from grandrounds.capabilities.dossier.register.signing_key import WrongPassphrase, open_key, seal_key
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
-from tests.analysis.register.conftest import ROLES, WORDS, approved, sign
+from tests.capabilities.dossier.register.conftest import ROLES, WORDS, approved, sign
 
 
 def test_a_model_is_approved_by_both_roles_then_used_then_withdrawn(register, runs):

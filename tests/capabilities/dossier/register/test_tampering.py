@@ -17,7 +17,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.run import Run
 from grandrounds.runs.withdraw import withdraw
-from tests.analysis.register.conftest import ROLES, approved, sign
+from tests.capabilities.dossier.register.conftest import ROLES, approved, sign
 from tests.support import patients
 
 DATE = "2026-11-18T12:00:00+00:00"
