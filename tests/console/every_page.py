@@ -24,7 +24,7 @@ from grandrounds_studies import studies
 from grandrounds_studies.results import Results
 from grandrounds_studies.running import read
 from grandrounds_studies.study import Cell
-from tests.analysis.watch.records import alarmed_run
+from tests.capabilities.watch.records import alarmed_run
 from tests.command import rounds
 from tests.console.conftest import Served, known_users, serving
 from tests.console.test_audit import one_byte

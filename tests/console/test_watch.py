@@ -13,7 +13,7 @@ from grandrounds.capabilities.console.app_state import AppState
 from grandrounds.capabilities.console.run_index import RunIndex
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figures.watch import evidence_over_patients
-from tests.analysis.watch.records import alarm, alarmed_run, status
+from tests.capabilities.watch.records import alarm, alarmed_run, status
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.report import EVIL
 from tests.store import copied

@@ -28,7 +28,7 @@ from grandrounds.protocol.identity import load_public
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
-from tests.analysis.recalibration.test_recalibrate import recent
+from tests.capabilities.watch.recalibration.test_recalibrate import recent
 from tests.command import rounds
 from tests.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK

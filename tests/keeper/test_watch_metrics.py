@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from grandrounds.capabilities.hospital.keeper.runtime.health import Health
 from grandrounds.capabilities.hospital.keeper.runtime.site import Site
 from grandrounds.capabilities.hospital.keeper.runtime.supernode import ConnectionStatus
-from tests.analysis.watch.records import alarmed
-from tests.analysis.watch.test_metrics import labels, parse
+from tests.capabilities.watch.records import alarmed
+from tests.capabilities.watch.test_metrics import labels, parse
 
 
 def test_the_health_page_of_a_site_has_the_metrics_of_its_watch(tmp_path):

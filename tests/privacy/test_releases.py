@@ -83,8 +83,8 @@ HELD_SHAPE = ("held",)
 """A held report leaves its shape alone; of task `lend` it is how many rows arrived."""
 
 OWN_PLANS = ("veil", "sse-agg", "private-gam", "watch", "quality")
-"""Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins (tests/methods/test_watch.py,
-tests/capabilities/quality/test_method.py)."""
+"""Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins
+(tests/capabilities/watch/test_method.py, tests/capabilities/quality/test_method.py)."""
 
 BUDGETED = {
     **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in OWN_PLANS},

@@ -30,7 +30,7 @@ from grandrounds.capabilities.dossier.building.verify import verify_dossier
 from grandrounds.capabilities.dossier.building.writer import write_dossier
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.protocol.tasks import SPECS
-from tests.analysis.watch.records import SIGNER, alarmed
+from tests.capabilities.watch.records import SIGNER, alarmed
 from tests.store import copied, finished
 from tests.support import patients, slow
 

@@ -15,7 +15,7 @@ from grandrounds.capabilities.watch.at_sites.record import HEAD, LEDGER, WatchRe
 from grandrounds.capabilities.watch.at_sites.signer import Signer, find_signer, run_of
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity
-from tests.analysis.watch.records import FACTS, SIGNER, SITE, alarm, alarmed, started, status
+from tests.capabilities.watch.records import FACTS, SIGNER, SITE, alarm, alarmed, started, status
 
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 
 from grandrounds.capabilities.watch.statistics import Detector, Reference, Rows, State, calibrate, guaranteed_limit
 from grandrounds.capabilities.watch.statistics.detector import choose
-from tests.statistics.test_watch_reference import build, patients
+from tests.capabilities.watch.test_watch_reference import build, patients
 from tests.support import refused
 
 

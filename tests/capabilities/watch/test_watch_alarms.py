@@ -22,7 +22,7 @@ from grandrounds.capabilities.watch.commands import alarms as watch_alarms
 from grandrounds.core.errors import BadInput
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import Identity
-from tests.analysis.watch.records import FACTS, alarm, alarmed, status
+from tests.capabilities.watch.records import FACTS, alarm, alarmed, status
 
 app = typer.Typer()
 watch_alarms.register(app)

@@ -18,8 +18,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.protocol.identity import Identity, public_pem
-from tests.analysis.watch.records import FACTS, SIGNER, SITE, STATE, alarm, alarmed, status, write_files
 from tests.audit import ledgers
+from tests.capabilities.watch.records import FACTS, SIGNER, SITE, STATE, alarm, alarmed, status, write_files
 from tests.command import rounds
 
 

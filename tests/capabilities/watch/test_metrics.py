@@ -11,7 +11,7 @@ import pytest
 from grandrounds.capabilities.watch.at_sites.metrics import FILE, read_metrics, write_metrics
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.core.prometheus import label, merge_metrics, prometheus
-from tests.analysis.watch.records import SIGNER, alarm, alarmed, status
+from tests.capabilities.watch.records import SIGNER, alarm, alarmed, status
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)")

@@ -15,7 +15,7 @@ import pytest
 from grandrounds.capabilities.watch.at_sites.hooks import Hook, notify
 from grandrounds.capabilities.watch.at_sites.record import WatchRecord
 from grandrounds.core.errors import BadInput
-from tests.analysis.watch.records import SIGNER, SITE, alarm, alarmed, status
+from tests.capabilities.watch.records import SIGNER, SITE, alarm, alarmed, status
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "alarms"
 HIDDEN = "token-8f3a"

@@ -182,7 +182,7 @@ def test_killed_at_any_instant_it_loses_nothing_and_counts_nobody_twice(copy):
 
 @pytest.mark.slow
 def test_the_page_shows_what_the_commands_print(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "watch.md").read_text()
     commands = [line for block in re.findall(r"```bash\n(.*?)```", page, re.S)[:2] for line in block.strip().splitlines()]
     printed = ""
     for line in commands:
