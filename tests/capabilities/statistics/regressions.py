@@ -12,7 +12,7 @@ from grandrounds.capabilities.statistics.estimates import Estimates
 from grandrounds.capabilities.statistics.glm import fit_glm
 from grandrounds.capabilities.statistics.glm_terms import GLMTerms
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
-from tests.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.ring import fit_in_ring
 
 
 def drive(way: str, terms: GLMTerms, sites: Mapping[str, Rows]) -> tuple[Estimates, Record]:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.capabilities.statistics.pooled_regressions import NUMBERS, WORDS, complete, heart, raw_design
 from tests.command import rounds
-from tests.regressions import NUMBERS, WORDS, complete, heart, raw_design
 
 FEATURES = ",".join([*NUMBERS, *WORDS])
 
@@ -73,7 +73,7 @@ def test_show_prints_the_table_again(fitted, table):
 
 
 def test_the_page_shows_what_the_command_prints(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "exact.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "exact.md").read_text()
     command = next(line for line in page.splitlines() if line.startswith("$ rounds fit glm heart"))
     done = rounds(*command.split()[2:], cwd=tmp_path)
     assert done.stdout in page

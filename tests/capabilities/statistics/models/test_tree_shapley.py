@@ -11,7 +11,14 @@ from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.shapley import Shap, exact_shapley, tree_shap
 from grandrounds.explain.features import Features
 from grandrounds.models import build_model
-from tests.models.random_trees import CATEGORIES, FEATURES, NUMBERS, random_arrays, random_rows, tree_model
+from tests.capabilities.statistics.models.random_trees import (
+    CATEGORIES,
+    FEATURES,
+    NUMBERS,
+    random_arrays,
+    random_rows,
+    tree_model,
+)
 
 COLUMNS = Features.from_columns(("age", "pressure", "oxygen", "age", "pressure", "sex", "sex", *["ward"] * 4))
 

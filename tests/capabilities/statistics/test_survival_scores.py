@@ -26,7 +26,7 @@ from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_me
 from grandrounds.capabilities.statistics.survival_scores import SurvivalScores, fit_survival_scores
 from grandrounds.capabilities.statistics.time_counts import TimeCounts, count_by_cell
 from grandrounds.core.errors import BadInput
-from tests.statistics.cohorts import Cohort, gbsg2, lung, tcga
+from tests.capabilities.statistics.cohorts import Cohort, gbsg2, lung, tcga
 
 SETS = [lung, gbsg2, pytest.param(tcga, marks=pytest.mark.data("fed_tcga_brca"))]
 

@@ -17,7 +17,7 @@ from grandrounds.capabilities.statistics.log_rank import compare_within_sites
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.capabilities.statistics.time_counts import TimeCounts, ask_time_counts, count_small_cells, merge_cells
 from grandrounds.core.errors import BadInput
-from tests.statistics.cohorts import Cohort, gbsg2, lung, tcga
+from tests.capabilities.statistics.cohorts import Cohort, gbsg2, lung, tcga
 
 SETS = [lung, gbsg2, pytest.param(tcga, marks=pytest.mark.data("fed_tcga_brca"))]
 

@@ -20,7 +20,14 @@ from grandrounds.data.outcome import Outcome
 from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.export import export, to_json, to_onnx
 from grandrounds.runs.model import TrainedModel
-from tests.models.random_trees import CATEGORIES, FEATURES, NUMBERS, random_arrays, random_rows, tree_model
+from tests.capabilities.statistics.models.random_trees import (
+    CATEGORIES,
+    FEATURES,
+    NUMBERS,
+    random_arrays,
+    random_rows,
+    tree_model,
+)
 from tests.support import refused
 
 FILL = 0.25

@@ -14,7 +14,7 @@ from grandrounds.capabilities.statistics.table_rows import TableRequest, choose_
 from grandrounds.data.sets import heart
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.table import Table
-from tests.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.ring import fit_in_ring
 
 SETS = {
     "heart": TableRequest("hospital", group="disease", nonnormal=("cholesterol", "st_depression", "age")),

@@ -13,8 +13,8 @@ from grandrounds.capabilities.statistics.answers import ANSWERS
 from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox, fit_rows
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from tests.statistics.ring import fit_in_ring
-from tests.statistics.survival_sets import SETS, gbsg2, lung, make_set, tcga
+from tests.capabilities.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.survival_sets import SETS, gbsg2, lung, make_set, tcga
 
 EXACT = {"precision": 1e-12}
 

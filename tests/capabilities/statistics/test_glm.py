@@ -13,8 +13,8 @@ from grandrounds.capabilities.statistics.glm import fit_rows
 from grandrounds.capabilities.statistics.glm_terms import GLMTerms
 from grandrounds.capabilities.statistics.question import Rows
 from grandrounds.core.errors import BadInput
-from tests.statistics.hospital_rows import EICU, HEART, by_site, diabetes_rows, eicu_rows, heart_rows
-from tests.statistics.regressions import assert_equal_to_pooled, drive, errors_of
+from tests.capabilities.statistics.hospital_rows import EICU, HEART, by_site, diabetes_rows, eicu_rows, heart_rows
+from tests.capabilities.statistics.regressions import assert_equal_to_pooled, drive, errors_of
 
 DRIVES = ("clear", "ring")
 BINOMIAL, POISSON = sm.families.Binomial(), sm.families.Poisson()

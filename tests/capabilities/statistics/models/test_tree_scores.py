@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.capabilities.statistics.models.column_trees import walk_tree
-from tests.models.random_trees import random_arrays, random_rows, tree_model
+from tests.capabilities.statistics.models.random_trees import random_arrays, random_rows, tree_model
 
 
 @pytest.mark.parametrize("depth", range(1, 9))

@@ -22,8 +22,8 @@ from grandrounds.capabilities.statistics.meta import (
     fit_meta,
 )
 from grandrounds.capabilities.statistics.question import Record, Rows, Total, fit_in_memory
-from tests.statistics.hospital_rows import HEART, by_site, heart_rows
-from tests.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.hospital_rows import HEART, by_site, heart_rows
+from tests.capabilities.statistics.ring import fit_in_ring
 from tests.support import refused
 
 

@@ -13,8 +13,8 @@ from grandrounds.capabilities.statistics.answers import ANSWERS
 from grandrounds.capabilities.statistics.cox import CoxTerms, compute_own_baseline, fit_cox
 from grandrounds.capabilities.statistics.question import Question, Record, Rows, Total, check_blocks, fit_in_memory
 from grandrounds.core.errors import BadInput
-from tests.statistics.ring import fit_in_ring
-from tests.statistics.survival_sets import gbsg2, lung, make_set
+from tests.capabilities.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.survival_sets import gbsg2, lung, make_set
 
 EXACT = {"precision": 1e-12}
 

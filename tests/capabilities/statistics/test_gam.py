@@ -27,7 +27,7 @@ from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.summary import Moments, Summary
-from tests.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.ring import fit_in_ring
 
 OPTIONS: dict[str, Any] = {"splines": 6, "monotone": {}, "columns": None, "gamma": 1.5}
 

@@ -12,8 +12,8 @@ from grandrounds.capabilities.statistics.cox_penalty import choose_penalty, deal
 from grandrounds.capabilities.statistics.partial_likelihood import compute_score, place_by_own_times
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from tests.statistics.ring import fit_in_ring
-from tests.statistics.survival_sets import lung, make_set, tcga
+from tests.capabilities.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.survival_sets import lung, make_set, tcga
 
 
 def test_chosen_penalty_and_values_equal_a_search_with_one_fit_at_a_time():

@@ -11,8 +11,8 @@ from grandrounds.capabilities.statistics.glm import fit_glm
 from grandrounds.capabilities.statistics.glm_terms import TAU2, GLMTerms, check_terms
 from grandrounds.capabilities.statistics.question import Question, Total
 from grandrounds.core.errors import BadInput, RunFailed
-from tests.statistics.hospital_rows import HEART, by_site, heart_rows
-from tests.statistics.regressions import assert_equal_to_pooled, drive, errors_of
+from tests.capabilities.statistics.hospital_rows import HEART, by_site, heart_rows
+from tests.capabilities.statistics.regressions import assert_equal_to_pooled, drive, errors_of
 
 BINOMIAL = sm.families.Binomial()
 

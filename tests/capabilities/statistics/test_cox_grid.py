@@ -14,8 +14,8 @@ from grandrounds.capabilities.statistics.cox import CoxTerms, fit_cox
 from grandrounds.capabilities.statistics.cox_intervals import merge_cells
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from tests.statistics.ring import fit_in_ring
-from tests.statistics.survival_sets import SETS, gbsg2, lung, tcga
+from tests.capabilities.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.survival_sets import SETS, gbsg2, lung, tcga
 
 EXACT = {"precision": 1e-12}
 

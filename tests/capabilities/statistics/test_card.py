@@ -14,7 +14,7 @@ from grandrounds.capabilities.statistics.models.card import CardModel, card_arra
 from grandrounds.capabilities.statistics.models.columns import Column
 from grandrounds.capabilities.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.core.errors import BadInput
-from tests.statistics.ring import fit_in_ring
+from tests.capabilities.statistics.ring import fit_in_ring
 
 COLUMNS = (
     Column("age", place=0),

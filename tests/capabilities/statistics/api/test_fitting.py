@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from tests.regressions import NUMBERS, WORDS, complete, heart, raw_design
+from tests.capabilities.statistics.pooled_regressions import NUMBERS, WORDS, complete, heart, raw_design
 from tests.support import refused
 
 FEATURES = [*NUMBERS, *WORDS]

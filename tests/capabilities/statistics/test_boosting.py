@@ -17,7 +17,7 @@ from grandrounds.capabilities.statistics.boosting_result import TreesResult, rea
 from grandrounds.capabilities.statistics.boosting_terms import PRESETS, trees_terms
 from grandrounds.capabilities.statistics.models.columns import Column, read_columns
 from grandrounds.capabilities.statistics.question import Record, RowGroup, Rows, Total, check_blocks, fit_in_memory
-from tests.statistics.hospital_rows import heart_rows
+from tests.capabilities.statistics.hospital_rows import heart_rows
 from tests.support import refused
 
 COLUMNS = (

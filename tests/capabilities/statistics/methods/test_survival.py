@@ -15,8 +15,8 @@ from grandrounds.capabilities.statistics.methods.site import ask_question
 from grandrounds.capabilities.statistics.question import Question, fit_in_memory
 from grandrounds.data.table import Table
 from grandrounds.protocol.messages import AskId
+from tests.capabilities.statistics.cohorts import gbsg2
 from tests.engine.hospitals import Hospitals
-from tests.statistics.cohorts import gbsg2
 from tests.support import refused
 
 DATA = {"label": "event", "duration": "days", "task": "survival", "site": "hospital", "features": ["grade"]}
