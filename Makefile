@@ -135,7 +135,7 @@ lock: $(VENV)/.dev       ## write constraints.txt from what is installed, after 
 
 # Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
 # Rules of accessibility come by npm, which .chain installs.
-$(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
+$(VENV)/.browser: tests/capabilities/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
 	@mkdir -p $(VENV)/axe && cp $< $(VENV)/axe/ && command -v npm >/dev/null && npm install --prefix $(VENV)/axe --ignore-scripts --no-package-lock \
@@ -144,7 +144,7 @@ $(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@touch $@
 
 # Tests sign in to the console at a real OpenID provider; it comes by npm, which .chain installs.
-$(VENV)/.provider: tests/console/oidc/package.json | $(BIN)/python $(VENV)/.chain
+$(VENV)/.provider: tests/capabilities/console/oidc/package.json | $(BIN)/python $(VENV)/.chain
 	@mkdir -p $(VENV)/oidc && cp $< $(VENV)/oidc/ && command -v npm >/dev/null && npm install --prefix $(VENV)/oidc --ignore-scripts --no-package-lock \
 	  --no-audit --no-fund --loglevel=error --fetch-timeout=30000 --fetch-retries=1 </dev/null >/dev/null \
 	  || echo "no OpenID provider to be had: tests that sign in at one are skipped"
