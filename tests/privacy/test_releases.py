@@ -17,8 +17,8 @@ from grandrounds.privacy.releases import FILES, file_release
 from grandrounds.protocol.task_spec import CHARGED, CLASSES, EMPTY, PUBLIC, REFUSED, UNCOVERED
 from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, SPECS, report_of
 from grandrounds.site.host import SiteHost
-from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
-from tests.keeper.plans import PUBLIC as AGREED
+from tests.capabilities.hospital.keeper.plans import DP, LENT, PLANS, TWO, plan
+from tests.capabilities.hospital.keeper.plans import PUBLIC as AGREED
 from tests.support import all_site_plugins, patients, refused, stack
 
 ROOT = Path(__file__).parents[2]

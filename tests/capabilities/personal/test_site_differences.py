@@ -26,7 +26,7 @@ from grandrounds.report.differences import (
     read_differences,
     site_sentences,
 )
-from tests.keeper.plans import DP, PUBLIC
+from tests.capabilities.hospital.keeper.plans import DP, PUBLIC
 from tests.store import finished
 from tests.support import slow
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.capabilities.hospital.keeper.test_personal_models import DATA, QUICKLY, SIZES, personal_files, wire
 from tests.engine.hospitals import Hospitals
-from tests.keeper.test_personal_models import DATA, QUICKLY, SIZES, personal_files, wire
 from tests.support import patients, slow
 
 NET = {"method": {"rounds": 2}, "model": {"name": "mlp", "hidden": [4]}}

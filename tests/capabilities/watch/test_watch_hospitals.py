@@ -20,7 +20,7 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.data.new_patients import NewPatients, read_new_patients
 from grandrounds.data.table import Table
 from grandrounds.privacy.site_budget import SiteBudget
-from tests.deploy.consortia import provisioned
+from tests.capabilities.hospital.deploy.consortia import provisioned
 from tests.engine.hospitals import QUICK, Hospitals
 from tests.engine.memory_transport import MemoryTransport
 from tests.engine.test_hospitals import over_flower
