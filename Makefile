@@ -38,7 +38,7 @@ $(VENV)/.compiled: $(VENV)/.dev
 	@$(BIN)/python -m pytest --collect-only >/dev/null 2>&1 || true
 	@touch $@
 
-HOSPITALS := tests/deploy/test_hospitals_for_real.py tests/deploy/test_flower_processes.py
+HOSPITALS := tests/capabilities/hospital/deploy/test_hospitals_for_real.py tests/capabilities/hospital/deploy/test_flower_processes.py
 hospitals: style $(VENV)/.compiled $(VENV)/.gateway ## consortia of real processes: four methods, a site that is killed, strangers
 	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest $(HOSPITALS)
 
@@ -65,7 +65,7 @@ test-slow: $(VENV)/.dev $(VENV)/.browser $(VENV)/.chain $(VENV)/.provider $(VENV
 
 # One consortium at a time; FAULTS_KILLS, FAULTS_REAL_KILLS and FAULTS_SEED choose kills and their instants. A small C library sets clocks.
 .PHONY: test-faults
-FAULTS := $(patsubst %,tests/deploy/test_%.py,faults_kills faults_processes faults_consortium faults_clock)
+FAULTS := $(patsubst %,tests/capabilities/hospital/deploy/test_%.py,faults_kills faults_processes faults_consortium faults_clock)
 test-faults: $(VENV)/.dev $(VENV)/.gateway ## an hour: server, sites, gateway, network, disks and clocks that fail; no charge twice or forgotten
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -s -m faults $(FAULTS)
 
@@ -97,8 +97,9 @@ study: $(VENV)/.dev     ## the slow studies, five seeds: every data set, what ro
 
 .PHONY: study-hospitals
 study-hospitals: $(VENV)/.dev $(VENV)/.gateway ## consortia of processes that are killed, cut off and hung, and every method for tables on them
-	$(BIN)/python -m pytest -m "slow or not slow" $(HOSPITALS) tests/deploy/test_hospital_faults.py \
-	  tests/deploy/test_flower_faults.py tests/deploy/test_hospitals_with_pictures.py tests/deploy/test_guide.py
+	$(BIN)/python -m pytest -m "slow or not slow" $(HOSPITALS) tests/capabilities/hospital/deploy/test_hospital_faults.py \
+	  tests/capabilities/hospital/deploy/test_flower_faults.py tests/capabilities/hospital/deploy/test_hospitals_with_pictures.py \
+	  tests/capabilities/hospital/deploy/test_guide.py
 	$(BIN)/python bench/flower.py
 
 reproduce: $(VENV)/.dev ## every study of a paper, in full: hours without a GPU; what is done is not run again
@@ -135,7 +136,7 @@ lock: $(VENV)/.dev       ## write constraints.txt from what is installed, after 
 
 # Tests look at reports in a real browser; without one and without the right to install it they say so and are skipped.
 # Rules of accessibility come by npm, which .chain installs.
-$(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
+$(VENV)/.browser: tests/capabilities/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@command -v chromium google-chrome chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || echo "no browser to be had: tests that need one are skipped"
 	@mkdir -p $(VENV)/axe && cp $< $(VENV)/axe/ && command -v npm >/dev/null && npm install --prefix $(VENV)/axe --ignore-scripts --no-package-lock \
@@ -144,7 +145,7 @@ $(VENV)/.browser: tests/console/axe/package.json | $(BIN)/python $(VENV)/.chain
 	@touch $@
 
 # Tests sign in to the console at a real OpenID provider; it comes by npm, which .chain installs.
-$(VENV)/.provider: tests/console/oidc/package.json | $(BIN)/python $(VENV)/.chain
+$(VENV)/.provider: tests/capabilities/console/oidc/package.json | $(BIN)/python $(VENV)/.chain
 	@mkdir -p $(VENV)/oidc && cp $< $(VENV)/oidc/ && command -v npm >/dev/null && npm install --prefix $(VENV)/oidc --ignore-scripts --no-package-lock \
 	  --no-audit --no-fund --loglevel=error --fetch-timeout=30000 --fetch-retries=1 </dev/null >/dev/null \
 	  || echo "no OpenID provider to be had: tests that sign in at one are skipped"

@@ -23,10 +23,10 @@ import statsmodels.api as sm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.statistics.hospital_rows import EICU, HEART, by_site, diabetes_rows, eicu_rows, heart_rows
-from tests.statistics.regressions import drive, errors_of
-from tests.statistics.test_glm_intercepts import penalised_dummies
-from tests.statistics.test_glm_problems import firth_of_pooled_rows
+from tests.capabilities.statistics.hospital_rows import EICU, HEART, by_site, diabetes_rows, eicu_rows, heart_rows
+from tests.capabilities.statistics.regressions import drive, errors_of
+from tests.capabilities.statistics.test_glm_intercepts import penalised_dummies
+from tests.capabilities.statistics.test_glm_problems import firth_of_pooled_rows
 
 from grandrounds.capabilities.statistics.glm import GLMTerms
 from grandrounds.capabilities.statistics.question import Rows

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
-from tests.deploy.flower_support import Consortium, HeldRun, until
+from tests.capabilities.hospital.deploy.flower_support import Consortium, HeldRun, until
 
 from grandrounds.protocol.flower_message import MESSAGE_TYPE, pack, unpack
 from smoke import pick, skip
@@ -87,8 +87,8 @@ def measure(folder: Path, *, stock: bool, exchanges: int, size: int) -> dict[int
 
 def measure_idle(folder: Path, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
     """CPU in percent of a core and memory in MB of each program of an idle server and an idle site."""
-    from tests.deploy.real import Real
-    from tests.deploy.test_hospitals_for_real import table
+    from tests.capabilities.hospital.deploy.real import Real
+    from tests.capabilities.hospital.deploy.test_hospitals_for_real import table
 
     with Real(folder, table()).at_work() as real:
         time.sleep(40.0)  # until pages are warm and nodes calm

@@ -29,7 +29,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.deploy.real import Real
+from tests.capabilities.hospital.deploy.real import Real
 from tests.support import patients
 
 from grandrounds.capabilities.hospital.deploy.counts import FILE, ROUND, Counts

@@ -20,8 +20,8 @@ from lifelines.utils import concordance_index
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.statistics.cohorts import gbsg2, lung, tcga
-from tests.statistics.test_survival_scores import baseline_of, fitted, pooled_brier
+from tests.capabilities.statistics.cohorts import gbsg2, lung, tcga
+from tests.capabilities.statistics.test_survival_scores import baseline_of, fitted, pooled_brier
 
 from grandrounds.capabilities.statistics.answers import ANSWERS
 from grandrounds.capabilities.statistics.kaplan_meier import fit_kaplan_meier

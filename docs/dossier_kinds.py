@@ -88,17 +88,17 @@ def _write_images(path: Path) -> Path:
 
 def _deploy(folder: Path) -> Path:
     """Make a run over Flower messages, with a keeper and a file of rows at each of four sites."""
-    from tests.deploy.real import write_csv
+    from tests.capabilities.hospital.deploy.real import write_csv
     from tests.engine.grid import keeper_grid
 
-    from grandrounds.core.toml import dumps
-    from grandrounds.data.agreement.draft import draft_schema
     from grandrounds.capabilities.hospital.deploy.folders import Folders
     from grandrounds.capabilities.hospital.deploy.provision import provision
     from grandrounds.capabilities.hospital.deploy.run_worker import _run_at_sites
     from grandrounds.capabilities.hospital.deploy.submit import deployed_plan
-    from grandrounds.engine.transport import FlowerTransport
     from grandrounds.capabilities.hospital.keeper.folder import SiteFolder
+    from grandrounds.core.toml import dumps
+    from grandrounds.data.agreement.draft import draft_schema
+    from grandrounds.engine.transport import FlowerTransport
 
     table, names = patients(SIZES), "abcd"
     site = np.asarray(table.columns["hospital"]).astype(str)

@@ -34,10 +34,11 @@ class Durations:
 
 
 def table(seconds: Mapping[str, float]) -> list[str]:
-    """Return lines of a table: the sum of each folder, and the slowest files."""
+    """Return lines of a table: the sum of each folder, or of each capability, and the slowest files."""
     folders: dict[str, float] = defaultdict(float)
     for file, s in seconds.items():
-        folders["/".join(PurePosixPath(file).parts[:2])] += s
+        parts = PurePosixPath(file).parts
+        folders["/".join(parts[: 3 if parts[1:2] == ("capabilities",) else 2])] += s
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:MANY]
     lines = [f"{s:8.1f}  {folder}" for folder, s in sorted(folders.items(), key=lambda item: -item[1])]
     return [

@@ -82,7 +82,7 @@ def test_the_console_marks_the_run_and_refuses_its_model(folder):
     from grandrounds.capabilities.console.app import create_app
     from grandrounds.capabilities.console.app_state import AppState
     from grandrounds.capabilities.console.run_index import RunIndex
-    from tests.console.conftest import Signed, known_users
+    from tests.capabilities.console.conftest import Signed, known_users
 
     root, run, _ = folder
     users, tokens = known_users()

@@ -9,7 +9,7 @@ import grandrounds as gr
 from grandrounds.core import redact
 from grandrounds.core.errors import BadInput
 from grandrounds.data.readers import read_table
-from tests.data.cohort.test_omop import postgres
+from tests.capabilities.sources.cohort.test_omop import postgres
 from tests.runs.test_run import frame
 from tests.support import patients, refused
 

@@ -25,7 +25,7 @@ from grandrounds.data.formats import DEFAULT_MISSING
 from grandrounds.data.readers import read_table
 from grandrounds.data.table import Table
 from grandrounds.experiment.experiment import Experiment
-from tests.data.scans.make import ct_values, save_ct
+from tests.capabilities.sources.scans.make import ct_values, save_ct
 from tests.support import refused
 
 # text that strip() leaves alone and that neither is a mark for missing nor reads as a number

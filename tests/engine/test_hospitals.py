@@ -17,8 +17,8 @@ from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.data.table import Table
+from tests.capabilities.hospital.keeper.plans import PUBLIC
 from tests.engine.hospitals import QUICK, Hospitals, final_model
-from tests.keeper.plans import PUBLIC
 from tests.support import averaging_methods, patients, thinned
 
 SIZES = [60, 50, 40, 45]

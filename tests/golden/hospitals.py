@@ -64,7 +64,7 @@ def policies(_: Path) -> Any:
     from grandrounds.core.plan import Settings
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.experiment.requests import expected_asks
-    from tests.keeper.plans import PLANS as SMALL
+    from tests.capabilities.hospital.keeper.plans import PLANS as SMALL
 
     asked = {}
     for name, settings in SMALL.items():

@@ -64,7 +64,7 @@ def write_omop(folder: Path) -> None:
 
 def write_fhir(folder: Path) -> None:
     """A FHIR export of forty stays."""
-    from tests.data.cohort.test_fhir import LOINC, concept, condition, encounter, observation
+    from tests.capabilities.sources.cohort.test_fhir import LOINC, concept, condition, encounter, observation
 
     (folder / "export").mkdir()
     rng = np.random.default_rng(5)
@@ -100,7 +100,7 @@ def write_fhir(folder: Path) -> None:
 
 def write_scans(folder: Path) -> None:
     """DICOM series of two hospitals, with their manifest."""
-    from tests.data.scans.make import save_ct
+    from tests.capabilities.sources.scans.make import save_ct
 
     rng = np.random.default_rng(0)
     rows = [["folder", "dx", "patient", "hospital", "split"]]

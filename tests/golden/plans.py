@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.keeper.plans import PUBLIC
+from tests.capabilities.hospital.keeper.plans import PUBLIC
 
 FILE = Path(__file__).with_name("plans.json")
 SMALL = {

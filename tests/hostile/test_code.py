@@ -190,8 +190,8 @@ def test_the_console_runs_no_code_at_all(place):
     from grandrounds.capabilities.console.app_state import AppState
     from grandrounds.capabilities.console.cases.site_cases import SiteCases
     from grandrounds.capabilities.console.run_index import RunIndex
-    from tests.console.conftest import BASE, known_users
-    from tests.console.test_protection import routes
+    from tests.capabilities.console.conftest import BASE, known_users
+    from tests.capabilities.console.test_protection import routes
 
     for field in FIELDS:
         spoil(place / "run", field)

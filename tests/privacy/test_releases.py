@@ -17,8 +17,8 @@ from grandrounds.privacy.releases import FILES, file_release
 from grandrounds.protocol.task_spec import CHARGED, CLASSES, EMPTY, PUBLIC, REFUSED, UNCOVERED
 from grandrounds.protocol.tasks import CLOSE, HELLO, OPEN, report_of, specs
 from grandrounds.site.host import SiteHost
-from tests.keeper.plans import DP, LENT, PLANS, TWO, plan
-from tests.keeper.plans import PUBLIC as AGREED
+from tests.capabilities.hospital.keeper.plans import DP, LENT, PLANS, TWO, plan
+from tests.capabilities.hospital.keeper.plans import PUBLIC as AGREED
 from tests.support import all_site_plugins, patients, refused, stack
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +83,8 @@ HELD_SHAPE = ("held",)
 """A held report leaves its shape alone; of task `lend` it is how many rows arrived."""
 
 OWN_PLANS = ("veil", "sse-agg", "private-gam", "watch", "quality")
-"""Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins (tests/methods/test_watch.py,
-test_quality.py)."""
+"""Methods whose plan is their own: a watch needs an earlier run, and quality agreed bins
+(tests/capabilities/watch/test_method.py, tests/capabilities/quality/test_method.py)."""
 
 BUDGETED = {
     **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in OWN_PLANS},

@@ -10,7 +10,7 @@ from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.data.table import Table
 from grandrounds.metrics.gaps import GAP_METRICS
 from grandrounds.report.fairness import describe_gaps, group_tables
-from tests.keeper.test_small_cells import trimming
+from tests.capabilities.hospital.keeper.test_small_cells import trimming
 from tests.support import patients, refused
 
 SETTINGS = {"data": {"label": "died", "site": "hospital"}, "method": {"name": "fedavg", "rounds": 2}}

@@ -10,7 +10,7 @@ from grandrounds.capabilities.hospital.keeper.policy.rules import Policy
 from grandrounds.core.plan import Settings
 from grandrounds.metrics.score_counts import ScoreCounts
 from grandrounds.runs.federation import assemble
-from tests.keeper.test_small_cells import trimming
+from tests.capabilities.hospital.keeper.test_small_cells import trimming
 from tests.support import patients
 
 SETTINGS = {"data": {"label": "died", "site": "hospital"}, "method": {"name": "fedavg", "rounds": 2}}

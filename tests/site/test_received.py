@@ -21,7 +21,7 @@ from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import CHARGED
 from grandrounds.protocol.tasks import WEIGHTS, report_of
 from grandrounds.site.host import SiteHost
-from tests.keeper.plans import DP, PLANS, PUBLIC, plan
+from tests.capabilities.hospital.keeper.plans import DP, PLANS, PUBLIC, plan
 from tests.support import patients, refused
 
 SIZES = [60, 50, 55]

@@ -10,7 +10,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.agreement.check import examine_data, read_rows, shareable_codes
 from grandrounds.data.agreement.schema import ImageSchema
 from grandrounds.data.agreement.schema_file import parse_schema
-from tests.data.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti
+from tests.capabilities.sources.scans.make import NAME, ct_values, dicom, save, save_ct, save_nifti
 
 AGREED = {
     "pictures": True, "size": [8, 8], "channels": 1, "label": "dx", "patient": "person", "classes": ["sick", "well"],

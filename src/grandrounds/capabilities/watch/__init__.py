@@ -7,7 +7,7 @@ _TASK = f"{__name__}.method.task"
 CAPABILITY = Capability(
     name="watch",
     title="Monitoring of models in use, and recalibration at a hospital",
-    budget=9_300,
+    budget=9_400,
     page="watch.md",
     names={
         "recalibrate": f"{__name__}.api.recalibrating:recalibrate",
