@@ -4,7 +4,7 @@
 #
 #     tools/plotly/bundle.sh
 #
-# Needs node 20 or newer and npm. A new kind of trace: add it to entry.js, build, and run tests/console/test_bundle.py.
+# Needs node 20 or newer and npm. A new kind of trace: add it to entry.js, build, and run tests/report/test_bundle.py.
 set -eu
 version=4.1.1
 here=$(cd "$(dirname "$0")" && pwd)
