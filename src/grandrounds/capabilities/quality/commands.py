@@ -93,8 +93,8 @@ def quality(
         )
     result = run.summary["quality"]
     if html is not None:
-        from grandrounds.capabilities.hospital.commands.site_report import write_page
         from grandrounds.capabilities.quality.quality_page import quality_page
+        from grandrounds.capabilities.quality.site_report import write_page
 
         write_page(html, quality_page(result, title=f"Quality of the sites' data: {run.summary['data']}"))
     if as_json:

@@ -80,8 +80,8 @@ def check(
 
     Example: `rounds site check --data patients.csv --schema schema.json`
     """
-    from grandrounds.capabilities.hospital.commands.site_report import compare_at_home, write_check
     from grandrounds.capabilities.quality.assessment.assess import read_and_assess
+    from grandrounds.capabilities.quality.site_report import compare_at_home, write_check
     from grandrounds.data.agreement import check as fit
     from grandrounds.data.agreement.schema_file import read_schema
 

@@ -99,8 +99,8 @@ def check_data(folder: SiteFolder, data: str, *, query: str | None, unfit: bool)
     Raises:
         BadInput: The data cannot be read, or do not fit the schema.
     """
-    from grandrounds.capabilities.hospital.commands.site_report import PAGE, write_check
     from grandrounds.capabilities.quality.assessment.assess import read_and_assess
+    from grandrounds.capabilities.quality.site_report import PAGE, write_check
     from grandrounds.core.errors import BadInput
 
     schema = folder.schema()
