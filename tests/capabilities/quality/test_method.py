@@ -36,7 +36,7 @@ from grandrounds.experiment.requests import expected_asks
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.codec import encode_answer
-from grandrounds.protocol.messages import Answer, Ask, AskId
+from grandrounds.protocol.messages import USE_PERSONAL, Answer, Ask, AskId
 from grandrounds.protocol.tasks import PREPARE, WITNESS
 from grandrounds.site.ask_cost import RowCounts
 from grandrounds.site.host import SiteHost
@@ -265,7 +265,8 @@ def test_a_site_counts_in_the_bins_of_its_plan_alone(rows):
     Questions(plan, {}).check(ask)
     finer = json.loads(str(ask.shared["bins"]))
     finer["bins"]["age"]["edges"] = list(np.arange(20.0, 90.0))
-    for shared in ({**ask.shared, "bins": json.dumps(finer, sort_keys=True)}, {**ask.shared, "least": 2}):
+    for other in ({"bins": json.dumps(finer, sort_keys=True)}, {"least": 2}, {USE_PERSONAL: 1}):
+        shared = {**ask.shared, **other}
         with pytest.raises(Refusal) as caught:
             Questions(plan, {}).check(Ask(QUALITY, shared=shared, to=("a",), report=("counts",), id=ask.id))
         assert caught.value.code == NOT_IN_PLAN

@@ -124,11 +124,11 @@ class Questions:
 
     def _has_its_numbers(self, ask: Ask) -> bool:
         """Check that its settings, those for all sites and those for this one, are the plan's."""
-        if ask.task in (others := collect("tasks")):
-            return bool(load(others[ask.task].admits)(ask, self._settings))
         site_values = {name: value for part in ask.each.values() for name, value in part.items()}
         if ask.task in _ABOUT_PERSONAL or USE_PERSONAL in {**ask.shared, **site_values}:
             return self._has_personal_numbers(ask, site_values)
+        if ask.task in (others := collect("tasks")):
+            return bool(load(others[ask.task].admits)(ask, self._settings))
         if ask.task == tasks.PREPARE:
             return self._has_personal_part(ask)
         if spec_of(ask.task).is_training:
